@@ -1,0 +1,1 @@
+"""Pronghorn: train reinforcement-learning agents as fast as the hardware allows."""

@@ -1,0 +1,257 @@
+"""Everything that decides a run, in dataclasses: written to ``config.json``, read back by ``resume``.
+
+Field docstrings are the help texts of the command line. Options that say "chosen" hold None until the start and the
+decision afterwards. NumPy only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from pronghorn.types import UserError
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class VecConfig:
+    """Many envs at once."""
+
+    num_envs: int = 16
+    """parallel environments"""
+    groups: int = 1
+    """parts the envs are stepped in: one is inferred while the others step"""
+    layout: Literal["auto", "serial", "pool"] = "auto"
+    """where envs run: in this process, in worker processes, or chosen by their measured step time"""
+    workers: int | None = None
+    """env worker processes of the pool (chosen: the number of cores)"""
+    env_timeout: float | None = None
+    """seconds an env may take in any phase (default: construct and reset 60, step 30)"""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Two separate streams: one for the policy, one for the value."""
+
+    layers: tuple[int, ...] = (64, 64)
+    """hidden units of each layer of both streams"""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """after each hidden layer"""
+    mean_activation: Literal["linear", "tanh"] = "linear"
+    """on the mean of a Gaussian"""
+    initial_std: float = 0.6065
+    """standard deviation of a Gaussian at the start (exp(-0.5))"""
+    std_parametrisation: Literal["log", "softplus"] = "log"
+    """how the state-independent standard deviation is stored"""
+    init: Literal["orthogonal", "glorot"] = "orthogonal"
+    """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal"""
+    core: Literal["none", "counting"] = "none"
+    """recurrent core between hidden layers and heads; "counting" counts the steps of an episode, for tests"""
+    normalise_observations: bool = True
+    """by streaming mean and standard deviation (vectors only)"""
+    observation_clip: float = 10.0
+    """bound of normalised observations"""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO, with a clipped ratio, a KL penalty, or both."""
+
+    unroll_length: int = 128
+    """rows of a column; in episode mode the longest episode before it is closed as truncated"""
+    episodes_per_update: int | None = None
+    """learn from this many whole episodes at a time instead of from unrolls"""
+    epochs: int = 10
+    """passes over each batch"""
+    minibatches: int = 4
+    """gradient steps per pass"""
+    discount: float = 0.99
+    """γ"""
+    gae_lambda: float = 0.95
+    """λ of generalised advantage estimation; 1 gives Monte-Carlo returns"""
+    recompute_advantages: bool = True
+    """with the newest value function before every pass"""
+    normalise_advantages: Literal["none", "minibatch", "batch"] = "minibatch"
+    """to mean 0 and standard deviation 1 over valid rows"""
+    clip_ratio: float | None = 0.2
+    """PPO's clip range ε"""
+    kl_penalty: float | None = None
+    """initial coefficient β of the adaptive KL penalty"""
+    kl_target: float = 0.01
+    """KL divergence the penalty aims at"""
+    kl_cutoff_factor: float = 2.0
+    """the quadratic cut-off starts at this multiple of the target"""
+    kl_cutoff_coefficient: float = 1000.0
+    """weight of the quadratic cut-off"""
+    value_cost: float = 0.5
+    """weight of the value loss"""
+    entropy_cost: float = 0.0
+    """weight of the entropy bonus"""
+    reward_scaling: Literal["returns", "rewards", "none"] = "returns"
+    """divide rewards by the running std of the value targets, of single rewards, or not"""
+    reward_clip: float | None = None
+    """bound of scaled rewards"""
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam."""
+
+    learning_rate: float = 3e-4
+    """step size at the start"""
+    schedule: Literal["linear", "constant"] = "linear"
+    """linear: falls to 0 at the end of the run"""
+    epsilon: float = 1e-5
+    """added to the root of the second moment"""
+    max_gradient_norm: float | None = 0.5
+    """global norm the gradient is clipped to"""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    env: str
+    """Gymnasium id, package.module:Class, or ./file.py:Class"""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    """keyword arguments of the environment"""
+    algorithm: Literal["ppo", "batchppo"] = "ppo"
+    """how it learns"""
+    runner: Literal["sync"] = "sync"
+    """who waits for whom: sync collects, learns, and repeats"""
+    preset: str = ""
+    """named default values (chosen by algorithm and env family)"""
+    steps: int = 1_000_000
+    """environment steps to train for"""
+    seed: int = 0
+    """of everything random"""
+    run: str = ""
+    """directory of the run (default: runs/ENV-ALGORITHM-seedSEED)"""
+    device: str = "cpu"
+    """where the learner computes: cpu, cuda, cuda:1, …"""
+    threads: int | None = None
+    """threads of the learner (chosen: 1, small networks gain nothing from more)"""
+    compile: bool | None = None
+    """compile the update to one graph (chosen: where the run is long enough to repay it)"""
+    evaluate_every: int | None = None
+    """steps between evaluations (default: as often as 10% of the run's steps allow)"""
+    evaluation_episodes: int = 10
+    """episodes of each evaluation"""
+    checkpoint_every: int = 100_000
+    """steps between checkpoints; the end always saves one"""
+    keep_checkpoints: int = 3
+    """newest checkpoints to keep"""
+    vec: VecConfig = field(default_factory=VecConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    loss: PPOConfig = field(default_factory=PPOConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+
+    @property
+    def timeouts(self) -> dict[str, float]:
+        """Overrides for the time-outs of env phases."""
+        if self.vec.env_timeout is None:
+            return {}
+        return dict.fromkeys(("construct", "reset", "step"), self.vec.env_timeout)
+
+
+def validate(config: RunConfig) -> None:
+    """Raises UserError naming the first option whose value cannot work."""
+    positive = {
+        "steps": config.steps,
+        "num_envs": config.vec.num_envs,
+        "groups": config.vec.groups,
+        "unroll_length": config.loss.unroll_length,
+        "epochs": config.loss.epochs,
+        "minibatches": config.loss.minibatches,
+        "evaluation_episodes": config.evaluation_episodes,
+        "checkpoint_every": config.checkpoint_every,
+        "keep_checkpoints": config.keep_checkpoints,
+        "learning_rate": config.optimiser.learning_rate,
+        "initial_std": config.network.initial_std,
+    }
+    optional = {
+        "workers": config.vec.workers,
+        "env_timeout": config.vec.env_timeout,
+        "threads": config.threads,
+        "evaluate_every": config.evaluate_every,
+        "episodes_per_update": config.loss.episodes_per_update,
+    }
+    positive |= {name: value for name, value in optional.items() if value is not None}
+    for name, value in positive.items():
+        if not value > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be positive, not {value}")
+    for name, value in (("discount", config.loss.discount), ("gae_lambda", config.loss.gae_lambda)):
+        if not 0 <= value <= 1:
+            raise UserError(f"--{name.replace('_', '-')} must be between 0 and 1, not {value}")
+    if config.seed < 0:
+        raise UserError(f"--seed must not be negative, not {config.seed}")
+    if config.vec.groups > config.vec.num_envs:
+        raise UserError(
+            f"--groups {config.vec.groups} is more than --num-envs {config.vec.num_envs}; use at most one per env"
+        )
+    if config.loss.clip_ratio is None and config.loss.kl_penalty is None:
+        raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """Nested dict of plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_json(cls: type[Config], data: dict[str, Any]) -> Config:
+    """The inverse of ``to_json``. Raises UserError for a key that ``cls`` does not have, naming the nearest."""
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise UserError(f"unknown option {key!r} in {cls.__name__}; {nearest(key, list(hints))}")
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint):
+            value = from_json(typing.cast(type[Any], hint), value)
+        elif isinstance(value, list) and _is_tuple(hint):
+            value = tuple(value)
+        values[key] = value
+    return cls(**values)
+
+
+def override(config: Config, **changes: Any) -> Config:
+    """``config`` with some options changed, wherever in the nesting they live.
+
+    Raises UserError for an option that does not exist, naming the nearest.
+    """
+    fields = {item.name: getattr(config, item.name) for item in dataclasses.fields(typing.cast(Any, config))}
+    own = {name: changes.pop(name) for name in list(changes) if name in fields}
+    for name, part in fields.items():
+        if changes and dataclasses.is_dataclass(part):
+            inner = {key: changes.pop(key) for key in list(changes) if key in option_names(part)}
+            if inner:
+                own[name] = override(part, **inner)
+    if changes:
+        unknown = next(iter(changes))
+        raise UserError(f"unknown option {unknown!r}; {nearest(unknown, option_names(config))}")
+    return dataclasses.replace(typing.cast(Any, config), **own)
+
+
+def option_names(config: Any) -> list[str]:
+    """Every option's name, nested ones included."""
+    names: list[str] = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        names += option_names(value) if dataclasses.is_dataclass(value) else [item.name]
+    return names
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """ "did you mean …?" with the nearest known name, else the list of all."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def _is_tuple(hint: Any) -> bool:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return any(typing.get_origin(option) is tuple for option in options)

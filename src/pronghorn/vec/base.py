@@ -1,0 +1,56 @@
+"""The protocol of many envs stepped as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pronghorn.tree import Tree
+from pronghorn.types import EnvSpec, IntArray, Step
+
+
+class EnvError(RuntimeError):
+    """An env raised, died or did not answer. The message names env index, phase and cause, with the traceback."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds an env may take in each phase before it counts as hung."""
+
+    construct: float = 60.0
+    reset: float = 60.0
+    step: float = 30.0
+
+
+class BatchedEnv(Protocol):
+    """Many envs of one spec. Autoreset is next-step: the action after an end is ignored and answered by the first
+    observation of the next episode.
+
+    The life of an env: ``reset`` → ``recv`` (its first observation) → (``send`` → ``recv``)*. Between ``send`` and
+    ``recv`` an env is in flight and must not be sent to again. ``recv`` names the envs it answers for; a caller sends
+    to whichever of them it likes, in any grouping.
+    """
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self, episodes: IntArray, histories: Sequence[Tree] | None = None) -> None:
+        """Begins episode ``episodes[i]`` in env i, for all envs; the observations come through ``recv``.
+
+        ``histories[i]`` (actions as sampled, [n_i, …]) are replayed first: the env then stands where they lead, and
+        its ``Step`` has ``first`` only if n_i is 0. Anything in flight is dropped.
+        """
+
+    def send(self, actions: Tree, envs: IntArray) -> None:
+        """Gives env ``envs[i]`` the action ``actions[i]`` (as sampled; clipping and scaling happen here)."""
+
+    def recv(self) -> Step:
+        """Waits for the next envs in flight that are ready, together.
+
+        Raises:
+            EnvError: an env failed, or did not answer within its time-out.
+        """
+
+    def close(self) -> None:
+        """Ends every env and process. May be called twice."""
