@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -31,7 +33,7 @@ class VecConfig:
     workers: int | None = None
     """env worker processes of the pool (chosen: the number of cores)"""
     env_timeout: float | None = None
-    """seconds an env may take in any phase (default: construct and reset 60, step 30)"""
+    """seconds an env may take in any phase (none: construct and reset 60, step 30)"""
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,13 @@ class RunConfig:
     runner: Literal["sync"] = "sync"
     """who waits for whom: sync collects, learns, and repeats"""
     preset: str = ""
-    """named default values (chosen by algorithm and env family)"""
+    """named default values (empty: by algorithm and env family)"""
     steps: int = 1_000_000
     """environment steps to train for"""
     seed: int = 0
     """of everything random"""
     run: str = ""
-    """directory of the run (default: runs/ENV-ALGORITHM-seedSEED)"""
+    """directory of the run (empty: runs/ENV-ALGORITHM-seedSEED)"""
     device: str = "cpu"
     """where the learner computes: cpu, cuda, cuda:1, …"""
     threads: int | None = None
@@ -139,7 +141,7 @@ class RunConfig:
     compile: bool | None = None
     """compile the update to one graph (chosen: where the run is long enough to repay it)"""
     evaluate_every: int | None = None
-    """steps between evaluations (default: as often as 10% of the run's steps allow)"""
+    """steps between evaluations (none: as often as 10% of the run's steps allow)"""
     evaluation_episodes: int = 10
     """episodes of each evaluation"""
     checkpoint_every: int = 100_000
@@ -161,41 +163,63 @@ class RunConfig:
 
 def validate(config: RunConfig) -> None:
     """Raises UserError naming the first option whose value cannot work."""
-    positive = {
+    _check_types(config)
+    vec, network, loss, optimiser = config.vec, config.network, config.loss, config.optimiser
+    positive: dict[str, float | None] = {
         "steps": config.steps,
-        "num_envs": config.vec.num_envs,
-        "groups": config.vec.groups,
-        "unroll_length": config.loss.unroll_length,
-        "epochs": config.loss.epochs,
-        "minibatches": config.loss.minibatches,
+        "threads": config.threads,
+        "evaluate_every": config.evaluate_every,
         "evaluation_episodes": config.evaluation_episodes,
         "checkpoint_every": config.checkpoint_every,
         "keep_checkpoints": config.keep_checkpoints,
-        "learning_rate": config.optimiser.learning_rate,
-        "initial_std": config.network.initial_std,
+        "num_envs": vec.num_envs,
+        "groups": vec.groups,
+        "workers": vec.workers,
+        "env_timeout": vec.env_timeout,
+        "layers": min(network.layers, default=1),
+        "initial_std": network.initial_std,
+        "observation_clip": network.observation_clip,
+        "unroll_length": loss.unroll_length,
+        "episodes_per_update": loss.episodes_per_update,
+        "epochs": loss.epochs,
+        "minibatches": loss.minibatches,
+        "clip_ratio": loss.clip_ratio,
+        "kl_penalty": loss.kl_penalty,
+        "kl_target": loss.kl_target,
+        "kl_cutoff_factor": loss.kl_cutoff_factor,
+        "reward_clip": loss.reward_clip,
+        "learning_rate": optimiser.learning_rate,
+        "epsilon": optimiser.epsilon,
+        "max_gradient_norm": optimiser.max_gradient_norm,
     }
-    optional = {
-        "workers": config.vec.workers,
-        "env_timeout": config.vec.env_timeout,
-        "threads": config.threads,
-        "evaluate_every": config.evaluate_every,
-        "episodes_per_update": config.loss.episodes_per_update,
-    }
-    positive |= {name: value for name, value in optional.items() if value is not None}
     for name, value in positive.items():
-        if not value > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be positive, not {value}")
-    for name, value in (("discount", config.loss.discount), ("gae_lambda", config.loss.gae_lambda)):
+        if value is not None and not value > 0:
+            raise UserError(f"{_flag(name)} must be positive, not {value}")
+    not_negative = {
+        "seed": config.seed,
+        "kl_cutoff_coefficient": loss.kl_cutoff_coefficient,
+        "value_cost": loss.value_cost,
+        "entropy_cost": loss.entropy_cost,
+    }
+    for name, value in not_negative.items():
+        if not value >= 0:
+            raise UserError(f"{_flag(name)} must not be negative, not {value}")
+    for name, value in (("discount", loss.discount), ("gae_lambda", loss.gae_lambda)):
         if not 0 <= value <= 1:
-            raise UserError(f"--{name.replace('_', '-')} must be between 0 and 1, not {value}")
-    if config.seed < 0:
-        raise UserError(f"--seed must not be negative, not {config.seed}")
-    if config.vec.groups > config.vec.num_envs:
-        raise UserError(
-            f"--groups {config.vec.groups} is more than --num-envs {config.vec.num_envs}; use at most one per env"
-        )
-    if config.loss.clip_ratio is None and config.loss.kl_penalty is None:
+            raise UserError(f"{_flag(name)} must be between 0 and 1, not {value}")
+    if vec.groups > vec.num_envs:
+        raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if loss.clip_ratio is None and loss.kl_penalty is None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
+    rows = (loss.episodes_per_update or vec.num_envs) * loss.unroll_length
+    if loss.minibatches > rows:
+        raise UserError(f"--minibatches {loss.minibatches} is more than the {rows} rows of a batch; use fewer")
+
+
+def default_run(config: RunConfig) -> str:
+    """runs/ENV-ALGORITHM-seedSEED, a path of two parts whatever ENV holds."""
+    env = re.sub(r"[^\w.]+", "-", config.env).strip("-.")
+    return f"runs/{env}-{config.algorithm}-seed{config.seed}"
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -204,18 +228,23 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def from_json(cls: type[Config], data: dict[str, Any]) -> Config:
-    """The inverse of ``to_json``. Raises UserError for a key that ``cls`` does not have, naming the nearest."""
+    """The inverse of ``to_json``, also after a trip through JSON text. A missing key means the default.
+
+    Raises UserError for a key that ``cls`` does not have, naming the nearest, and for a missing one without default.
+    """
+    if not isinstance(data, dict):
+        raise UserError(f"{cls.__name__} must be an object with options, not {data!r}")
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in data.items():
         if key not in hints:
             raise UserError(f"unknown option {key!r} in {cls.__name__}; {nearest(key, list(hints))}")
         hint = hints[key]
-        if dataclasses.is_dataclass(hint):
-            value = from_json(typing.cast(type[Any], hint), value)
-        elif isinstance(value, list) and _is_tuple(hint):
-            value = tuple(value)
-        values[key] = value
+        nested = dataclasses.is_dataclass(hint)
+        values[key] = from_json(typing.cast(type[Any], hint), value) if nested else _sequence(hint, value)
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        if item.name not in values and item.default is item.default_factory is dataclasses.MISSING:
+            raise UserError(f"option {item.name!r} is missing in {cls.__name__}")
     return cls(**values)
 
 
@@ -225,7 +254,8 @@ def override(config: Config, **changes: Any) -> Config:
     Raises UserError for an option that does not exist, naming the nearest.
     """
     fields = {item.name: getattr(config, item.name) for item in dataclasses.fields(typing.cast(Any, config))}
-    own = {name: changes.pop(name) for name in list(changes) if name in fields}
+    hints = typing.get_type_hints(type(config))
+    own = {name: _sequence(hints[name], changes.pop(name)) for name in list(changes) if name in fields}
     for name, part in fields.items():
         if changes and dataclasses.is_dataclass(part):
             inner = {key: changes.pop(key) for key in list(changes) if key in option_names(part)}
@@ -234,7 +264,8 @@ def override(config: Config, **changes: Any) -> Config:
     if changes:
         unknown = next(iter(changes))
         raise UserError(f"unknown option {unknown!r}; {nearest(unknown, option_names(config))}")
-    return dataclasses.replace(typing.cast(Any, config), **own)
+    changed: Config = dataclasses.replace(typing.cast(Any, config), **own)
+    return changed
 
 
 def option_names(config: Any) -> list[str]:
@@ -246,12 +277,47 @@ def option_names(config: Any) -> list[str]:
     return names
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """ "did you mean …?" with the nearest known name, else the list of all."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """ "did you mean …?" with the nearest known name, else ``otherwise``, or the list of all."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else otherwise or f"known: {', '.join(names)}"
 
 
-def _is_tuple(hint: Any) -> bool:
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return any(typing.get_origin(option) is tuple for option in options)
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, ``None`` as ``NoneType``; any other type is its own only alternative."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _check_types(config: Any) -> None:
+    hints = typing.get_type_hints(type(config))
+    for item in dataclasses.fields(config):
+        value, hint = getattr(config, item.name), hints[item.name]
+        if dataclasses.is_dataclass(value):
+            _check_types(value)
+        elif not any(_conforms(value, option) for option in alternatives(hint)):
+            if typing.get_origin(hint) is Literal:
+                wanted = f"one of {', '.join(typing.get_args(hint))}"
+            else:
+                wanted = getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
+            raise UserError(f"{_flag(item.name)} must be {wanted}, not {value!r}")
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_conforms(entry, typing.get_args(hint)[0]) for entry in value)
+    if isinstance(value, bool):  # a bool is an int to isinstance
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else origin or hint)
+
+
+def _sequence(hint: Any, value: Any) -> Any:
+    is_tuple = any(typing.get_origin(option) is tuple for option in alternatives(hint))
+    return tuple(value) if is_tuple and isinstance(value, list) else value
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -143,9 +143,9 @@ class Slot:
     dtype: np.dtype[Any]
 
 
-def action_slots(action: Tree) -> Tree:
-    """(shape, dtype) of an action as the agent samples it: float32 for box leaves, int64 indices for discrete ones."""
-    return tree.map(lambda leaf: (leaf.shape, np.dtype(np.float32 if leaf.kind == "box" else np.int64)), action)
+def action_dtype(leaf: Leaf) -> np.dtype[Any]:
+    """Of an action as the agent samples it: float32 for box leaves, int64 indices for discrete ones."""
+    return np.dtype(np.float32 if leaf.kind == "box" else np.int64)
 
 
 def column_slots(spec: EnvSpec, unroll_length: int, behaviour_size: int, core_state: Tree) -> dict[str, Tree]:
@@ -159,9 +159,7 @@ def column_slots(spec: EnvSpec, unroll_length: int, behaviour_size: int, core_st
         return Slot(rows, shape, np.dtype(dtype))
 
     def actions(rows: int) -> Tree:
-        return tree.map(
-            lambda leaf: slot(rows, leaf.shape, np.float32 if leaf.kind == "box" else np.int64), spec.action
-        )
+        return tree.map(lambda leaf: slot(rows, leaf.shape, action_dtype(leaf)), spec.action)
 
     return {
         "observation": tree.map(lambda leaf: slot(steps + 1, leaf.shape, leaf.dtype), spec.observation),

@@ -1,0 +1,50 @@
+"""``python -m pronghorn``, and the command ``pronghorn``. Its help costs no import but Python's own."""
+
+from __future__ import annotations
+
+import sys
+
+HELP = """\
+usage: pronghorn COMMAND ...
+
+Train reinforcement-learning agents as fast as the hardware allows.
+
+commands:
+  train ENV       train an agent; ENV is a Gymnasium id, package.module:Class, or ./file.py:Class
+  resume RUN      continue a run where it stopped
+  eval RUN        play episodes with the agent of a run
+  plot RUN ...    learning curves: median and quartiles over seeds
+  list            environments, algorithms and presets
+
+pronghorn COMMAND --help shows the options of a command.
+pronghorn --version shows the version.
+
+example: pronghorn train CartPole-v1 --seed 1 && pronghorn eval runs/CartPole-v1-ppo-seed1"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit code.
+
+    A mistake of the user's is one line on stderr and code 2; any other exception leaves with its traceback.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"pronghorn {version('pronghorn')}")
+        return 0
+    from pronghorn import cli
+    from pronghorn.types import UserError
+
+    try:
+        return cli.run(arguments[0], arguments[1:])
+    except UserError as error:
+        print(f"pronghorn: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""The one loop that acts: training, evaluation, benchmarks and recording all run it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pronghorn import tree
+from pronghorn.acting.inference import Inference
+from pronghorn.memory.rollout import RolloutMemory
+from pronghorn.seeding import Domain, generator
+from pronghorn.telemetry.timers import PhaseTimers
+from pronghorn.tree import Tree
+from pronghorn.types import ACTION_MASK, BoolArray, IntArray, Step, Trajectory, action_dtype
+from pronghorn.vec.base import BatchedEnv, EnvError
+
+HISTORY_BYTES = 256 * 2**20
+"""Actions since the reset that are kept for ``resume``; an episode that outgrows its share starts anew there."""
+
+
+class Actor:
+    """Steps envs with an agent and writes what happens into columns.
+
+    An env acts while it has a column; without a free one it waits, so the learner sets the pace. All state of an env
+    is kept here in arrays with one entry per env, and survives in ``state``.
+
+    Args:
+        vec: the envs.
+        memory: where columns come from and go to.
+        inference: the agent that acts.
+        run_seed, noise_domain: name the noise of the samples: one draw of [T, noise] per column, from the env's index
+            and the number of its column, so no order of arrival changes it.
+        whole_episodes: a column holds one episode (closed as truncated where it is full) instead of T rows.
+    """
+
+    def __init__(
+        self,
+        vec: BatchedEnv,
+        memory: RolloutMemory,
+        inference: Inference,
+        run_seed: int,
+        noise_domain: Domain = Domain.ACTION_NOISE,
+        whole_episodes: bool = False,
+        timers: PhaseTimers | None = None,
+    ) -> None:
+        self.vec, self.memory, self.inference = vec, memory, inference
+        self._timers = timers or PhaseTimers()
+        self.whole_episodes = whole_episodes
+        self.dropped = 0
+        self._run_seed, self._noise_domain = run_seed, noise_domain
+        self._distribution = inference.agent.distribution
+        count, spec = vec.num_envs, vec.spec
+        self._observation = tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), spec.observation)
+        self._first = np.zeros(count, bool)
+        self._core_state = tree.map(lambda tensor: tensor.numpy().copy(), inference.agent.initial_state(count))
+        self._last_action = tree.map(lambda leaf: np.zeros((count, *leaf.shape), action_dtype(leaf)), spec.action)
+        self._last_reward = np.zeros(count, np.float32)
+        self._episode = np.zeros(count, np.int64)
+        self._return = np.zeros(count, np.float64)
+        self._length = np.zeros(count, np.int64)
+        self._column = np.full(count, -1, np.int64)
+        self._row = np.zeros(count, np.int64)
+        self._columns_begun = np.zeros(count, np.int64)
+        self._awaits_reset = np.zeros(count, bool)
+        self._noise = np.zeros((count, memory.rows, self._distribution.noise_size), np.float32)
+        self._history = ActionLog(self._last_action, HISTORY_BYTES)
+        self._idle: deque[IntArray] = deque()
+        self._in_flight = 0
+
+    @property
+    def longest_running(self) -> int:
+        """Steps of the longest episode that has not ended."""
+        return int(self._length.max())
+
+    def start(self, episode: int = 0) -> None:
+        """Begins episode ``episode`` in every env; columns in use are dropped, statistics of running episodes too."""
+        self.vec.reset(np.full(self.vec.num_envs, episode, np.int64))
+        self._release_columns()
+        self._columns_begun[:] = 0
+        self._receive_all()
+
+    def collect(self, stop: Callable[[], bool] = lambda: False) -> Trajectory | None:
+        """Acts until a batch is finished, then takes it. Nothing is in flight afterwards.
+
+        Returns None if ``stop`` came true first; a later call goes on from there.
+        """
+        while not self.memory.ready() and not stop():
+            self._act_where_possible()
+            if not self._in_flight:
+                raise RuntimeError("every env waits for a free column: the memory is too small for its batches")
+            self._receive()
+        while self._in_flight:
+            self._receive()
+        return self.memory.take() if self.memory.ready() else None
+
+    def _act_where_possible(self) -> None:
+        for _ in range(len(self._idle)):
+            envs = self._idle.popleft()
+            able = np.fromiter((self._open(int(env)) for env in envs), bool, len(envs))
+            if able.all():
+                self._act(envs)
+            else:
+                self._idle.append(envs[~able])
+                if able.any():
+                    self._act(envs[able])
+
+    def _open(self, env: int) -> bool:
+        """Whether the env may act: it has a column, gets one now, or only awaits its reset."""
+        if self._column[env] >= 0 or self._awaits_reset[env]:
+            return True
+        column = self.memory.begin(env)
+        if column < 0:
+            return False
+        index, row, envs = np.array([column]), np.array([0]), np.array([env])
+        if self._first[env]:
+            for array in (*tree.leaves(self._core_state), *tree.leaves(self._last_action), self._last_reward):
+                array[env] = 0
+        self.memory.write("observation", index, row, _rows(self._observation, envs))
+        self.memory.write("first", index, row, self._first[envs])
+        self.memory.write_once("core_state", index, _rows(self._core_state, envs))
+        self.memory.write_once("last_action", index, _rows(self._last_action, envs))
+        self.memory.write_once("last_reward", index, self._last_reward[envs])
+        self.memory.write_once("task", index, np.zeros(1, np.int64))
+        self._draw_noise(env, int(self._columns_begun[env]))
+        self._columns_begun[env] += 1
+        self._column[env], self._row[env] = column, 0
+        return True
+
+    def _draw_noise(self, env: int, number: int) -> None:
+        rng = generator(self._run_seed, self._noise_domain, env, number)
+        self._noise[env] = self._distribution.draw_noise(rng, (self.memory.rows,))
+
+    def _act(self, envs: IntArray) -> None:
+        columns, rows = self._column[envs], self._row[envs]
+        observation = _rows(self._observation, envs)
+        if self.inference.agent.masked:
+            _check_masks(observation[ACTION_MASK], envs)
+        with self._timers("inference"):
+            choice = self.inference(
+                observation, self._first[envs], _rows(self._core_state, envs), self._noise[envs, rows]
+            )
+        live = columns >= 0
+        if not live.all():
+            columns, rows = columns[live], rows[live]
+        written = {"action": choice.action, "behaviour": choice.behaviour, "behaviour_log_prob": choice.log_prob}
+        for name, values in written.items():
+            self.memory.write(name, columns, rows, values if live.all() else _rows(values, live))
+        self.memory.write("policy_version", columns, rows, self.inference.version)
+        _assign(self._core_state, envs, choice.core_state)
+        _assign(self._last_action, envs, choice.action)
+        self._history.append(envs, choice.action)
+        self._in_flight += len(envs)
+        with self._timers("env"):
+            self.vec.send(choice.action, envs)
+
+    def _receive(self) -> None:
+        with self._timers("env"):
+            step = self.vec.recv()
+        self._record(step)
+
+    def _record(self, step: Step) -> None:
+        envs = step.envs
+        self._in_flight -= len(envs)
+        ended = step.terminated | step.truncated
+        self._return[envs] += np.where(step.valid, step.reward, 0.0)
+        self._length[envs] += step.valid
+        finished_return = np.where(ended, self._return[envs], 0.0)
+        finished_length = np.where(ended, self._length[envs], 0)
+
+        columns, rows = self._column[envs], self._row[envs]
+        live = columns >= 0
+        outcome = {
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "valid": step.valid,
+            "episode_return": finished_return,
+            "episode_length": finished_length,
+        }
+        after = {"observation": step.observation, "first": step.first}
+        if not live.all():
+            columns, rows = columns[live], rows[live]
+            outcome = {name: values[live] for name, values in outcome.items()}
+            after = {name: _rows(values, live) for name, values in after.items()}
+        for name, values in outcome.items():
+            self.memory.write(name, columns, rows, values)
+        for name, values in after.items():
+            self.memory.write(name, columns, rows + 1, values)
+        self._row[envs[live]] += 1
+        self._carry(step, ended)
+        self._close_columns(envs[live], ended[live], step.first[live])
+        self._idle.append(envs)
+
+    def _carry(self, step: Step, ended: BoolArray) -> None:
+        envs = step.envs
+        _assign(self._observation, envs, step.observation)
+        self._first[envs] = step.first
+        self._last_reward[envs] = step.reward
+        self._episode[envs] = step.episode
+        anew = envs[ended | step.first]
+        self._return[anew] = 0.0
+        self._length[anew] = 0
+        self._history.clear(envs[step.first])
+        if self.whole_episodes:
+            self._awaits_reset[envs] = ended
+
+    def _close_columns(self, envs: IntArray, ended: BoolArray, first: BoolArray) -> None:
+        full = self._row[envs] == self.memory.rows
+        closing = full | ended | first if self.whole_episodes else full
+        for env, end, crashed in zip(envs[closing], ended[closing], first[closing], strict=True):
+            column, length = int(self._column[env]), int(self._row[env])
+            self._column[env] = -1
+            if self.whole_episodes and crashed:
+                self.dropped += length
+                self.memory.drop(column)
+                continue
+            if self.whole_episodes and not end:
+                self.memory.arrays["truncated"][column, length - 1] = True
+            self.memory.finish(column, length)
+
+    def _receive_all(self) -> None:
+        """First observations after a reset of every env."""
+        self._idle.clear()
+        self._in_flight, received = 0, 0
+        while received < self.vec.num_envs:
+            step = self.vec.recv()
+            self._carry(step, step.terminated | step.truncated)
+            self._idle.append(step.envs)
+            received += len(step.envs)
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """(arrays, numbers): the carry, columns in use, and each env's actions since its reset.
+
+        Nothing may be in flight.
+        """
+        memory_arrays, memory_numbers = self.memory.state()
+        arrays = {f"memory/{name}": array for name, array in memory_arrays.items()}
+        arrays |= {f"carry/{name}": array for name, array in self._carried().items()}
+        arrays |= {f"history/{name}": array for name, array in self._history.state().items()}
+        return arrays, {"memory": memory_numbers, "dropped": self.dropped}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> bool:
+        """Brings every env and column back to where ``state`` was taken, by replaying the actions since the resets.
+
+        Returns False if an env could not be brought back (it takes no seed, or its replay leads elsewhere): then all
+        begin new episodes, and running ones are lost.
+        """
+        parts: dict[str, dict[str, NDArray[Any]]] = {"memory": {}, "carry": {}, "history": {}}
+        for name, array in arrays.items():
+            part, _, rest = name.partition("/")
+            if part in parts:
+                parts[part][rest] = array
+        self._load_carry(parts["carry"])
+        self.memory.restore(parts["memory"], numbers["memory"])
+        self.dropped = int(numbers["dropped"])
+        self._history.restore(parts["history"])
+        histories = self._history.actions()
+        reached = self._replay(histories)
+        self._load_carry(parts["carry"])
+        if reached:
+            self._history.fill(histories)
+            for env in np.flatnonzero(self._column >= 0):
+                self._draw_noise(int(env), int(self._columns_begun[env]) - 1)
+            return True
+        self._release_columns()
+        self.vec.reset(self._episode + 1)
+        self._receive_all()
+        return False
+
+    def _replay(self, histories: list[Tree]) -> bool:
+        """Whether every env stands again where its saved observation was seen."""
+        if not self.vec.spec.seedable or not self._history.complete:
+            return False
+        expected = tree.map(np.copy, self._observation)
+        try:
+            self.vec.reset(self._episode.copy(), histories)
+            self._receive_all()
+        except EnvError:
+            return False
+        pairs = zip(tree.leaves(expected), tree.leaves(self._observation), strict=True)
+        return all(np.array_equal(wanted, found) for wanted, found in pairs)
+
+    def _load_carry(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, array in self._carried().items():
+            array[...] = arrays[name]
+
+    def _release_columns(self) -> None:
+        for column in self._column[self._column >= 0]:
+            self.memory.drop(int(column))
+        self._column[:] = -1
+        self._awaits_reset[:] = False
+
+    def _carried(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the carry by name (not copies)."""
+        carried: dict[str, NDArray[Any]] = {}
+        for name in ("observation", "core_state", "last_action"):
+            for path, array in tree.named(getattr(self, f"_{name}")).items():
+                carried[f"{name}/{path}".rstrip("/")] = array
+        for name in (
+            "first",
+            "last_reward",
+            "episode",
+            "return",
+            "length",
+            "column",
+            "row",
+            "columns_begun",
+            "awaits_reset",
+        ):
+            carried[name] = getattr(self, f"_{name}")
+        return carried
+
+
+class ActionLog:
+    """Every env's actions since its reset, in arrays that grow; what grows beyond ``limit`` bytes is not kept.
+
+    Args:
+        like: a tree of arrays [N, …]: one action per env.
+    """
+
+    def __init__(self, like: Tree, limit: int) -> None:
+        self._count = len(tree.leaves(like)[0])
+        self._lengths: IntArray = np.zeros(self._count, np.int64)
+        self._arrays = tree.map(lambda array: np.zeros((self._count, 64, *array.shape[1:]), array.dtype), like)
+        per_row = sum(array.nbytes for array in tree.leaves(like))
+        self._most = max(64, limit // max(1, per_row))
+
+    @property
+    def complete(self) -> bool:
+        """Whether no env has outgrown the log."""
+        return bool((self._lengths <= self._most).all())
+
+    def append(self, envs: IntArray, actions: Tree) -> None:
+        """One action for each of ``envs``."""
+        rows = self._lengths[envs]
+        self._lengths[envs] += 1
+        longest = int(rows.max())
+        if longest >= self._most:
+            kept = rows < self._most
+            envs, rows, actions = envs[kept], rows[kept], _rows(actions, kept)
+        elif longest >= self._capacity:
+            self._grow(2 * self._capacity)
+        for array, values in zip(tree.leaves(self._arrays), tree.leaves(actions), strict=True):
+            array[envs, rows] = values
+
+    def clear(self, envs: IntArray) -> None:
+        """Forgets the actions of ``envs``."""
+        self._lengths[envs] = 0
+
+    def actions(self) -> list[Tree]:
+        """One tree of arrays [n_i, …] per env."""
+        return [
+            tree.map(lambda array, env=env: array[env, : self._lengths[env]].copy(), self._arrays)
+            for env in range(self._count)
+        ]
+
+    def fill(self, histories: list[Tree]) -> None:
+        """The inverse of ``actions``."""
+        self._lengths[:] = [len(tree.leaves(history)[0]) for history in histories]
+        self._grow(int(self._lengths.max()))
+        for env, history in enumerate(histories):
+            for array, values in zip(tree.leaves(self._arrays), tree.leaves(history), strict=True):
+                array[env, : len(values)] = values
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Arrays for a checkpoint."""
+        longest = int(min(self._lengths.max(), self._capacity))
+        arrays = {f"actions/{name}": array[:, :longest] for name, array in tree.named(self._arrays).items()}
+        return {"lengths": self._lengths, **arrays}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of ``state``."""
+        self._lengths[:] = arrays["lengths"]
+        saved = [arrays[f"actions/{name}"] for name in tree.named(self._arrays)]
+        self._grow(saved[0].shape[1])
+        for array, values in zip(tree.leaves(self._arrays), saved, strict=True):
+            array[:, : values.shape[1]] = values
+
+    @property
+    def _capacity(self) -> int:
+        return int(tree.leaves(self._arrays)[0].shape[1])
+
+    def _grow(self, capacity: int) -> None:
+        missing = min(capacity, self._most) - self._capacity
+        if missing > 0:
+            self._arrays = tree.map(
+                lambda array: np.concatenate(
+                    [array, np.zeros((self._count, missing, *array.shape[2:]), array.dtype)], axis=1
+                ),
+                self._arrays,
+            )
+
+
+def _rows(values: Tree, index: NDArray[Any]) -> Tree:
+    return tree.map(lambda array: array[index], values)
+
+
+def _assign(target: Tree, index: IntArray, values: Tree) -> None:
+    for array, value in zip(tree.leaves(target), tree.leaves(values), strict=True):
+        array[index] = value
+
+
+def _check_masks(mask: NDArray[Any], envs: IntArray) -> None:
+    empty = ~mask.reshape(len(envs), -1).any(axis=1)
+    if empty.any():
+        raise EnvError(f"env {int(envs[empty][0])} allows no action: its {ACTION_MASK!r} is all false")

@@ -1,0 +1,63 @@
+"""The batched forward pass of acting, for any subset of the envs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pronghorn import tree
+from pronghorn.networks.agent import Agent
+from pronghorn.tree import Tree
+from pronghorn.types import BoolArray
+
+
+class Choice(NamedTuple):
+    """What was chosen for n envs: ``action`` [n, …] as sampled, ``behaviour`` [n, P], ``log_prob`` [n], the new core
+    state. NumPy arrays."""
+
+    action: Tree
+    behaviour: NDArray[np.float32]
+    log_prob: NDArray[np.float32]
+    core_state: Tree
+
+
+class Inference:
+    """An agent that only acts, with weights of its own.
+
+    Args:
+        agent: acts on the CPU; its weights change only through ``load``.
+        mode: "sample" from the policy, its "mode" (greedy), or "random" legal actions.
+    """
+
+    def __init__(self, agent: Agent, mode: Literal["sample", "mode", "random"] = "sample") -> None:
+        self.agent = agent
+        self.mode = mode
+        self.version = -1
+
+    def load(self, state: dict[str, Any], version: int) -> None:
+        """Takes over published weights and statistics."""
+        self.agent.load_state_dict(state)
+        self.version = version
+
+    @torch.inference_mode()
+    def __call__(self, observation: Tree, first: BoolArray, core_state: Tree, noise: NDArray[np.float32]) -> Choice:
+        """For a batch of n envs; ``noise`` [n, noise_size] decides the sample."""
+        agent = self.agent
+        observed = tree.map(torch.from_numpy, observation)
+        parameters, new_state = agent.step(observed, torch.from_numpy(first), tree.map(torch.from_numpy, core_state))
+        if self.mode == "random":
+            parameters = agent.random_parameters(observed, len(first))
+        if self.mode == "mode":
+            action = agent.distribution.mode(parameters)
+        else:
+            action = agent.distribution.sample(parameters, torch.from_numpy(noise))
+        log_prob = agent.distribution.log_prob(parameters, action)
+        return Choice(
+            tree.map(lambda tensor: tensor.numpy(), action),
+            parameters.numpy(),
+            log_prob.numpy(),
+            tree.map(lambda tensor: tensor.numpy(), new_state),
+        )

@@ -1,0 +1,348 @@
+"""The same from Python as from the command line: train, resume, evaluate, load."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import sysconfig
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pronghorn import build, checkpoint, tree
+from pronghorn.config import RunConfig, from_json, to_json, validate
+from pronghorn.envs.base import to_env_actions
+from pronghorn.envs.gymnasium import env_factory
+from pronghorn.processes.signals import Interrupted, StopRequest
+from pronghorn.runners.sync import SyncRunner
+from pronghorn.seeding import Domain, generator
+from pronghorn.telemetry.events import EventLog
+from pronghorn.telemetry.panel import Panel
+from pronghorn.telemetry.timers import PhaseTimers
+from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, truncate_after
+from pronghorn.transport.local import LocalWeights
+from pronghorn.tree import Tree
+from pronghorn.types import EnvSpec, Metrics, UserError
+from pronghorn.vec.layout import choose
+
+COMPILING_PAYS_FROM = 20_000
+"""Gradient steps of a run from which compiling (10 to 30 s) repays itself, at about 1 ms saved by each."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a call ended: the run's directory, the exit code (0, or 128 + signal), and a line for the user."""
+
+    run: Path
+    exit_code: int
+    summary: str
+
+
+def train(config: RunConfig, quiet: bool = False) -> Result:
+    """Trains from the beginning in a new directory.
+
+    Raises:
+        UserError: an option, the env or its spaces cannot be used, or the directory is not empty.
+    """
+    validate(config)
+    _check_device(config.device)
+    run = Path(config.run)
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise UserError(
+            f"run directory {run} exists and is not empty; continue it with `pronghorn resume {run}` or choose "
+            "another with --run"
+        )
+    config, reasons = _decide(config)
+    with StopRequest() as stop, _Session(run, config, quiet, resumed=None) as session:
+        _write_config(run, config)
+        for reason in reasons:
+            session.panel.message(reason)
+        session.event("start", 0, versions=_versions(), decisions=reasons)
+        session.prepare(stop)
+        if not stop():
+            session.runner.start(stop)
+        return session.finish(stop)
+
+
+def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
+    """Continues a run exactly where its newest good checkpoint was taken; ``steps`` extends it.
+
+    Raises:
+        UserError: there is no run, no usable checkpoint, or it was made for other spaces.
+    """
+    config = load_config(run)
+    if steps is not None:
+        config = dataclasses.replace(config, steps=steps)
+        validate(config)
+    loaded = checkpoint.load_latest(run)
+    done = loaded.state["run"]["counters"]["step"]
+    if done >= config.steps:
+        return Result(
+            run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
+        )
+    with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
+        if steps is not None:
+            _write_config(run, config)
+            session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
+        _check_spec(loaded, session.spec)
+        for skipped in loaded.skipped:
+            session.event("warning", loaded.step, message=f"damaged checkpoint skipped: {skipped}")
+        exact = session.runner.restore(loaded.tensors, loaded.state["run"])
+        contract = "envs replayed to where they stood" if exact else "envs began new episodes"
+        session.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=_versions())
+        session.panel.message(f"resumed from {loaded.path.name}: {contract}")
+        session.prepare(stop)
+        return session.finish(stop)
+
+
+def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | None = None) -> dict[str, Any]:
+    """Plays ``episodes`` of the newest good checkpoint; see ``Evaluation.report`` for the keys, and
+    ``return_quartiles``. ``seed`` chooses other episodes than training's evaluations play."""
+    config = load_config(run)
+    if episodes < 1:
+        raise UserError(f"--episodes must be positive, not {episodes}")
+    if seed is not None:
+        config = dataclasses.replace(config, seed=seed)
+    loaded = checkpoint.load_latest(run)
+    weights = LocalWeights()
+    weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
+    with StopRequest() as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
+        _check_spec(loaded, envs.spec)
+        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
+    if evaluation is None:
+        raise KeyboardInterrupt
+    quartiles = evaluation.quartiles()
+    return {**evaluation.report(), **({"return_quartiles": quartiles} if quartiles else {})}
+
+
+class Policy:
+    """A trained agent to call from one's own code. Keeps the core state between calls; ``reset`` begins an episode.
+
+    Args:
+        run: directory of the run.
+        sample: draw actions from the policy instead of taking its mode.
+    """
+
+    def __init__(self, run: Path, sample: bool = False) -> None:
+        self.config = load_config(run)
+        loaded = checkpoint.load_latest(run)
+        with closing(env_factory(self.config.env, self.config.env_args)()) as env:
+            self.spec = env.spec
+        _check_spec(loaded, self.spec)
+        self._agent = build.agent(self.config, self.spec)
+        self._agent.load_state_dict(_agent_state(loaded))
+        self._sample = sample
+        self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
+        self.reset()
+
+    def reset(self) -> None:
+        """The next observation starts an episode."""
+        self._first, self._core_state = True, self._agent.initial_state(1)
+
+    @torch.inference_mode()
+    def act(self, observation: Tree) -> Tree:
+        """The action, in the env's own units, for one observation of the env."""
+        batch = tree.map(
+            lambda leaf, value: torch.from_numpy(np.asarray(value, leaf.dtype)[None].copy()),
+            self.spec.observation,
+            tree.conform(self.spec.observation, observation),
+        )
+        parameters, self._core_state = self._agent.step(batch, torch.tensor([self._first]), self._core_state)
+        self._first = False
+        distribution = self._agent.distribution
+        if self._sample:
+            noise = torch.from_numpy(distribution.draw_noise(self._rng, (1,)))
+            action = distribution.sample(parameters, noise)
+        else:
+            action = distribution.mode(parameters)
+        env_action = to_env_actions(self.spec.action, tree.map(lambda tensor: tensor.numpy(), action))
+        return tree.map(lambda array: array[0], env_action)
+
+
+def load(run: str | Path, sample: bool = False) -> Policy:
+    """The policy of a run's newest good checkpoint."""
+    return Policy(Path(run), sample)
+
+
+def load_config(run: Path) -> RunConfig:
+    """The configuration of a run. Raises UserError where there is none."""
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise UserError(f"{run} is not a run: it has no config.json")
+    try:
+        return from_json(RunConfig, json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+class _Session:
+    """Everything a run holds open: envs, files, panel. A context manager that leaves no process behind."""
+
+    def __init__(self, run: Path, config: RunConfig, quiet: bool, resumed: checkpoint.Loaded | None) -> None:
+        self.run, self._config = run, config
+        self._stack = ExitStack()
+        self._resumed = resumed
+        self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
+        self.panel = Panel(run.name, config.steps, quiet=quiet)
+        self.spec: EnvSpec
+        self.runner: SyncRunner
+
+    def __enter__(self) -> _Session:
+        with self._stack as opening:
+            config, timers, weights = self._config, PhaseTimers(), LocalWeights()
+            envs = opening.enter_context(closing(build.vec(config, Domain.TRAINING_ENV)))
+            few = min(config.evaluation_episodes, config.vec.num_envs)
+            evaluation_envs = opening.enter_context(closing(build.vec(config, Domain.EVALUATION_ENV, few)))
+            self.spec = envs.spec
+            learner = build.learner(config, self.spec)
+            actor = build.actor(config, envs, timers)
+            self._learner = learner
+            self.runner = SyncRunner(
+                actor=actor,
+                learner=learner,
+                weights=weights,
+                evaluator=build.evaluator(config, evaluation_envs, weights, config.evaluation_episodes),
+                report=self,
+                save=self._save,
+                timers=timers,
+                steps=config.steps,
+                evaluate_every=config.evaluate_every,
+                checkpoint_every=config.checkpoint_every,
+                frames_per_step=self.spec.action_repeat,
+            )
+            self.run.mkdir(parents=True, exist_ok=True)
+            at = None if self._resumed is None else self._resumed.step
+            if at is not None:
+                truncate_after(self.run / "metrics.jsonl", at)
+            self._writers: list[MetricsWriter] = [
+                opening.enter_context(closing(JsonLines(self.run / "metrics.jsonl"))),
+                opening.enter_context(closing(TensorBoard(self.run / "tensorboard", at))),
+            ]
+            self._events = opening.enter_context(closing(EventLog(self.run / "events.jsonl", self._seconds)))
+            opening.enter_context(self.panel)
+            self._stack = opening.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._stack.__exit__(*exception)
+
+    def record(self, record: Metrics, longest_running: int) -> None:
+        """To every writer and the panel."""
+        for writer in self._writers:
+            writer.write(record)
+        self.panel.update(record, longest_running)
+
+    def event(self, event: str, step: int, **details: Any) -> None:
+        """To the event log; a warning to the panel too."""
+        self._events.write(event, step, **details)
+        if event == "warning":
+            self.panel.message(f"warning: {details['message']}")
+
+    def prepare(self, stop: StopRequest) -> None:
+        """Compiles the update where the config says so. A signal ends it at once: nothing is lost."""
+        if not self._config.compile:
+            return
+        self.panel.message("compiling the update, once (10 to 30 s; a few from the cache)")
+        with suppress(Interrupted), stop.immediately():
+            self._learner.prepare(build.example_batch(self._config, self.spec))
+
+    def finish(self, stop: StopRequest) -> Result:
+        """Trains to the end and says how it went."""
+        self.runner.run(stop)
+        step = self.runner.counters.step
+        self.event("stop", step, exit_code=stop.exit_code)
+        if stop():
+            summary = f"stopped at step {step:,}; continue with `pronghorn resume {self.run}`"
+        else:
+            summary = f"done: {step:,} steps in {self.runner.counters.seconds:.0f} s; everything is in {self.run}"
+            if self.runner.last_evaluation is not None and self.runner.last_evaluation.returns:
+                found = self.runner.last_evaluation.report()
+                summary = (
+                    f"return {found['return_mean']:.1f} ± {found['return_std']:.1f} over {found['episodes']:.0f} "
+                    f"evaluation episodes; {summary}"
+                )
+        return Result(self.run, stop.exit_code, summary)
+
+    def _save(self, step: int, tensors: dict[str, Any], state: dict[str, Any]) -> None:
+        contents = {"run": state, "spec": self.spec.describe()}
+        checkpoint.save(self.run, step, tensors, contents, self._config.keep_checkpoints)
+
+
+def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
+    reasons = []
+    vec = config.vec
+    if vec.layout == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        layout, workers, reason = choose(
+            env_factory(config.env, config.env_args), vec.num_envs, min(cores, vec.workers or cores)
+        )
+        reasons.append(reason)
+        vec = dataclasses.replace(vec, layout=layout, workers=workers)
+    elif vec.workers is None:
+        cores = os.cpu_count() or 1
+        vec = dataclasses.replace(vec, workers=min(cores, vec.num_envs) if vec.layout == "pool" else 1)
+    compiled = config.compile
+    obstacle = _compiler_obstacle()
+    if compiled is None:
+        per_batch = config.loss.episodes_per_update or config.vec.num_envs
+        batches = config.steps / (per_batch * config.loss.unroll_length)
+        compiled = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM and not obstacle
+        reasons.append(
+            f"update {'compiled' if compiled else 'not compiled'}: "
+            + ("the run is long enough to repay it" if compiled else obstacle or "the run is too short to repay it")
+        )
+    elif compiled and obstacle:
+        reasons.append(f"update not compiled: {obstacle}")
+        compiled = False
+    return dataclasses.replace(config, vec=vec, compile=compiled, threads=config.threads or 1), reasons
+
+
+def _compiler_obstacle() -> str:
+    """Why nothing can be compiled here; empty if it can."""
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
+        return "there is no C++ compiler (install g++ or clang++)"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else "Python.h is missing (install python3-dev)"
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {device} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_spec(loaded: checkpoint.Loaded, spec: EnvSpec) -> None:
+    saved, now = loaded.state["spec"], spec.describe()
+    for leaf in sorted(saved.keys() | now.keys()):
+        if saved.get(leaf) != now.get(leaf):
+            raise UserError(
+                f"the checkpoint was made for another env: {leaf} was {saved.get(leaf, 'absent')}, is "
+                f"{now.get(leaf, 'absent')}"
+            )
+
+
+def _agent_state(loaded: checkpoint.Loaded) -> dict[str, Any]:
+    tensors = loaded.tensors.items()
+    return {name.removeprefix("agent/"): value for name, value in tensors if name.startswith("agent/")}
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: package_version(name) for name in ("pronghorn", "torch", "gymnasium", "numpy")}
+    return {**packages, "python": platform.python_version(), "machine": platform.machine()}
+
+
+def _write_config(run: Path, config: RunConfig) -> None:
+    text = json.dumps({"config": to_json(config), "versions": _versions()}, indent=2)
+    fresh = run / ".config.json"
+    fresh.write_text(text + "\n")
+    fresh.replace(run / "config.json")

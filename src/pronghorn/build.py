@@ -1,0 +1,113 @@
+"""From a configuration to the parts of a run: the only tables from names to constructors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from pronghorn import tree
+from pronghorn.acting.actor import Actor
+from pronghorn.acting.inference import Inference
+from pronghorn.algorithms.base import Algorithm
+from pronghorn.algorithms.ppo import PPO
+from pronghorn.config import RunConfig
+from pronghorn.envs.gymnasium import env_factory
+from pronghorn.evaluation import Evaluator
+from pronghorn.learning.learner import Learner
+from pronghorn.memory.rollout import RolloutMemory
+from pronghorn.networks.agent import Agent
+from pronghorn.seeding import Domain, stream_seed
+from pronghorn.telemetry.timers import PhaseTimers
+from pronghorn.transport.base import WeightsIn
+from pronghorn.types import EnvSpec, Trajectory, column_slots
+from pronghorn.vec.base import BatchedEnv, Timeouts
+from pronghorn.vec.layout import make_vec
+
+ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {
+    "ppo": lambda config, agent: PPO(config.loss, agent.distribution, agent.recurrent),
+    "batchppo": lambda config, agent: PPO(config.loss, agent.distribution, agent.recurrent),
+}
+"""By name of the algorithm; BatchPPO is PPO with other settings."""
+
+EVALUATION_UNROLL = 64
+"""Rows of evaluation's columns: short, so that little is played beyond the last episode."""
+
+
+def vec(config: RunConfig, domain: Domain, num_envs: int | None = None) -> BatchedEnv:
+    """The envs of ``domain``: those of the config, or ``num_envs`` of them in one group."""
+    factory = env_factory(config.env, config.env_args)
+    count = num_envs or config.vec.num_envs
+    return make_vec(
+        [factory] * count,
+        layout="pool" if config.vec.layout == "pool" else "serial",
+        workers=min(config.vec.workers or 1, count),
+        run_seed=config.seed,
+        domain=domain,
+        groups=config.vec.groups if num_envs is None else 1,
+        timeouts=Timeouts(**(asdict(Timeouts()) | config.timeouts)),
+    )
+
+
+def agent(config: RunConfig, spec: EnvSpec) -> Agent:
+    """An agent with the initial weights of the run."""
+    return Agent(spec, config.network, stream_seed(config.seed, Domain.PARAMETERS))
+
+
+def learner(config: RunConfig, spec: EnvSpec) -> Learner:
+    """The learner with its own agent, on the device of the config."""
+    own = agent(config, spec)
+    return Learner(
+        own,
+        ALGORITHMS[config.algorithm](config, own),
+        config.optimiser,
+        run_seed=config.seed,
+        device=config.device,
+        compiled=bool(config.compile),
+    )
+
+
+def actor(config: RunConfig, envs: BatchedEnv, timers: PhaseTimers) -> Actor:
+    """The training actor with its memory: one column per env, or enough for a batch of whole episodes."""
+    acting = agent(config, envs.spec)
+    episodes = config.loss.episodes_per_update
+    memory = RolloutMemory(
+        _slots(acting, envs.spec, config.loss.unroll_length),
+        columns=envs.num_envs if episodes is None else 2 * envs.num_envs + episodes,
+        batch_size=episodes or envs.num_envs,
+        sort_by_env=episodes is None,
+    )
+    return Actor(envs, memory, Inference(acting), config.seed, whole_episodes=episodes is not None, timers=timers)
+
+
+def evaluator(
+    config: RunConfig, envs: BatchedEnv, weights: WeightsIn, episodes: int, sample: bool = False
+) -> Evaluator:
+    """Plays ``episodes`` with the policy's mode, or sampled, in ``envs``."""
+    acting = agent(config, envs.spec)
+    memory = RolloutMemory(
+        _slots(acting, envs.spec, EVALUATION_UNROLL), envs.num_envs, batch_size=envs.num_envs, sort_by_env=True
+    )
+    inference = Inference(acting, "sample" if sample else "mode")
+    return Evaluator(Actor(envs, memory, inference, config.seed, Domain.EVALUATION_NOISE), weights, episodes)
+
+
+def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
+    """A batch of zeros in the shape of training's: what a compiler needs to see."""
+    acting = agent(config, spec)
+    columns = config.loss.episodes_per_update or config.vec.num_envs
+    memory = RolloutMemory(
+        _slots(acting, spec, config.loss.unroll_length), columns, batch_size=columns, sort_by_env=False
+    )
+    for array in tree.leaves(memory.arrays):
+        array[...] = np.zeros((), array.dtype)
+    for env in range(columns):
+        memory.finish(memory.begin(env), memory.rows)
+    return memory.take()
+
+
+def _slots(acting: Agent, spec: EnvSpec, unroll_length: int) -> dict[str, Any]:
+    core_state = tree.map(lambda tensor: tensor.numpy()[0], acting.initial_state(1))
+    return column_slots(spec, unroll_length, acting.distribution.parameter_size, core_state)

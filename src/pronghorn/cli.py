@@ -1,0 +1,364 @@
+"""The commands: parses, sets the thread budget, imports what a command needs when it runs.
+
+The options of ``train`` are the fields of ``RunConfig``, their docstrings the help texts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import itertools
+import json
+import os
+import re
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, Suppress, UseAppendAction
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from pronghorn import config
+from pronghorn.config import RunConfig, nearest
+from pronghorn.presets import resolve
+from pronghorn.types import UserError
+
+if TYPE_CHECKING:
+    from pronghorn.api import Result
+
+Options = TypeVar("Options")
+
+FAMILIES = (
+    ("classic control", "gymnasium", "pip install gymnasium", "CartPole-v1, Pendulum-v1, Acrobot-v1"),
+    ("MuJoCo", "mujoco", "pip install mujoco", "HalfCheetah-v5, Hopper-v5, Walker2d-v5, Ant-v5, Humanoid-v5"),
+    ("Box2D", "Box2D", "pip install 'gymnasium[box2d]'", "LunarLander-v3, BipedalWalker-v3"),
+)
+"""Families of envs: name, the module that must be there, how to get it, examples."""
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunConfig):
+    """Train an agent. The defaults shown are those of the preset for ENV and the algorithm."""
+
+    env: Annotated[Positional[str], tyro.conf.arg(metavar="ENV")] = ""
+    """Gymnasium id, package.module:Class, or ./file.py:Class"""
+    env_args: Suppress[dict[str, Any]] = field(default_factory=dict)
+    env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    """keyword argument of the environment, the value in JSON or as it stands"""
+    quiet: FlagCreatePairsOff[bool] = False
+    """print nothing but warnings and the summary"""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Continue a run where it stopped."""
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """directory of the run"""
+    steps: int | None = None
+    """train to this number of environment steps (none: as the run was started)"""
+    quiet: FlagCreatePairsOff[bool] = False
+    """print nothing but warnings and the summary"""
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Play episodes with the newest checkpoint of a run."""
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """directory of the run"""
+    episodes: int = 10
+    """number of episodes"""
+    sample: FlagCreatePairsOff[bool] = False
+    """sample actions as in training instead of taking the most likely"""
+    seed: int | None = None
+    """of the episodes (none: that of the run, on held-out episodes)"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line"""
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Draw learning curves: the median and the quartiles over runs that differ only in their seed."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    """directories of runs"""
+    out: Path = Path("learning-curves.png")
+    """picture to write: .png, .svg or .pdf"""
+    key: str = "eval/return"
+    """what to draw, a key of metrics.jsonl"""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """Show environments, algorithms and presets."""
+
+
+def run(command: str, arguments: list[str]) -> int:
+    """Runs one command; returns the exit code. Raises UserError for the user's mistakes."""
+    if command not in COMMANDS:
+        raise UserError(f"unknown command {command!r}; {nearest(command, COMMANDS)}")
+    return COMMANDS[command](arguments)
+
+
+def train(arguments: list[str]) -> int:
+    """``train ENV``: a preset gives the defaults, the options change them."""
+    run_config, quiet = train_config(arguments)
+    set_threads(run_config.threads)
+    from pronghorn import api
+
+    return _finish(api.train(run_config, quiet))
+
+
+def resume(arguments: list[str]) -> int:
+    """``resume RUN``."""
+    options = parse(ResumeOptions, "resume", arguments)
+    set_threads(_threads_of(options.run))
+    from pronghorn import api
+
+    return _finish(api.resume(options.run, options.steps, options.quiet))
+
+
+def evaluate(arguments: list[str]) -> int:
+    """``eval RUN``."""
+    options = parse(EvalOptions, "eval", arguments)
+    if options.episodes < 1:
+        raise UserError(f"--episodes must be positive, not {options.episodes}")
+    set_threads(_threads_of(options.run))
+    from pronghorn import api
+
+    result = api.evaluate(options.run, options.episodes, options.sample, options.seed)
+    print(json.dumps(result) if options.json else describe(result))
+    return 0
+
+
+def plot(arguments: list[str]) -> int:
+    """``plot RUN ...``."""
+    options = parse(PlotOptions, "plot", arguments)
+    if not options.runs:
+        raise UserError("RUN is missing; see 'pronghorn plot --help'")
+    from pronghorn.tools import plot as tool
+
+    print(f"wrote {tool.plot(options.runs, options.out, options.key)}")
+    return 0
+
+
+def show(arguments: list[str]) -> int:
+    """``list``: what there is, found without importing any of it."""
+    parse(ListOptions, "list", arguments)
+    print("environments")
+    for name, module, command, examples in FAMILIES:
+        state = "installed" if importlib.util.find_spec(module) else command
+        print(f"  {name:<16} {examples} ({state})")
+    print(f"  {'your own':<16} package.module:Class or ./file.py:Class, a gymnasium.Env")
+    print("algorithms")
+    print(f"  {', '.join(resolve.algorithms())}")
+    print("presets")
+    for algorithm in resolve.algorithms():
+        names = sorted(name for name in resolve.presets() if name.startswith(f"{algorithm}-"))
+        print(f"  {algorithm:<16} {', '.join(names)}")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "plot": plot,
+    "list": show,
+}
+
+
+def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
+    """(validated configuration with its run directory, quiet).
+
+    Parsed twice: once for what chooses the preset, then with the preset's values as defaults. Help exits with 0.
+    """
+    wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(), final=False)
+    helping = not {"-h", "--help"}.isdisjoint(arguments)
+    if not wanted.env and not helping:
+        raise UserError("train needs an environment: pronghorn train ENV; 'pronghorn list' shows some")
+    preset, defaults = resolve.resolve(wanted.env, "" if wanted.preset else wanted.algorithm, wanted.preset)
+    options = parse(TrainOptions, "train", arguments, TrainOptions(**_fields(defaults, RunConfig)))
+    if options.algorithm != defaults.algorithm:
+        raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
+    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": env_args(options.env_arg)})
+    if not chosen.run:
+        chosen = config.override(chosen, run=config.default_run(chosen))
+    config.validate(chosen)
+    return chosen, options.quiet
+
+
+def env_args(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """KEY=VALUE, … → a dict; values that are not JSON are strings."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not (equals and key.isidentifier()):
+            raise UserError(f"--env-arg must be KEY=VALUE, not {pair!r}")
+        try:
+            values[key] = json.loads(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def parse(kind: type[Options], command: str, arguments: list[str], default: Options | None = None) -> Options:
+    """The options of a command. Raises UserError of one line; ``--help`` prints and exits with 0."""
+    options, unknown = _parse(kind, command, arguments, default, final=True)
+    if unknown:
+        name, see = unknown[0].partition("=")[0], f"see 'pronghorn {command} --help'"
+        if not name.startswith("-"):
+            raise UserError(f"unexpected argument {name!r}; {see}")
+        names = [f"--{option.replace('_', '-')}" for option in config.option_names(options)]
+        raise UserError(f"unknown option {name}; {nearest(name, names, see)}")
+    return options
+
+
+def set_threads(threads: int | None) -> None:
+    """The thread budget of this process, to be set before torch loads. What the user has set stays.
+
+    Waiting threads sleep: spinning ones would take the cores from the simulators.
+    """
+    budget = str(threads or 1)
+    for name, value in {
+        "OMP_NUM_THREADS": budget,
+        "MKL_NUM_THREADS": budget,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "0",
+        "KMP_BLOCKTIME": "0",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One readable line of what ``api.evaluate`` returns."""
+    quartiles = " … ".join(f"{value:.2f}" for value in result["return_quartiles"])
+    line = (
+        f"return {result['return_mean']:.2f} ± {result['return_std']:.2f} over {result['episodes']:g} episodes "
+        f"(quartiles {quartiles}), length {result['length_mean']:.1f}"
+    )
+    return f"{line}, {result['capped']:g} cut short" if result["capped"] else line
+
+
+def _parse(
+    kind: type[Options], command: str, arguments: list[str], default: Options | None, final: bool
+) -> tuple[Options, list[str]]:
+    """(options, what was not understood). ``--help`` is not understood unless ``final``."""
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            options, unknown = tyro.cli(
+                kind,
+                prog=f"pronghorn {command}",
+                args=arguments,
+                default=tyro.MISSING_NONPROP if default is None else default,
+                return_unknown_args=True,
+                add_help=final,
+                config=(tyro.conf.OmitArgPrefixes,),
+                registry=_registry(),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_first_message(messages.getvalue(), command)) from None
+    return options, unknown
+
+
+def _first_message(text: str, command: str) -> str:
+    """The message in the box that tyro draws: what stands between its title and its first rule or empty line."""
+    contents = [line.strip("│╭╮╰╯─ ") for line in text.splitlines()[1:]]
+    message = " ".join(itertools.takewhile(bool, contents)).removeprefix("Error parsing ").rstrip(".")
+    missing = re.match(r"Missing from .*?: (\S+)", message)
+    return f"{missing[1]} is missing; see 'pronghorn {command} --help'" if missing else message
+
+
+def _registry() -> ConstructorRegistry:
+    """How values are read: 500k and 5e5 are integers, names may be misspelt once, none and false in any case."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        hints = [hint for hint in config.alternatives(info.type) if hint is not type(None)]
+        optional = len(hints) < len(config.alternatives(info.type))
+        if len(hints) != 1 or (hints[0] is bool and not optional):
+            return None
+        reader = _reader(hints[0])
+        if reader is None:
+            return None
+        metavar, read = reader
+
+        def from_text(words: list[str]) -> Any:
+            return None if optional and words[0].lower() == "none" else read(words[0])
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=f"{metavar}|none" if optional else metavar,
+            instance_from_str=from_text,
+            is_instance=lambda instance: True,
+            str_from_instance=lambda instance: ["none" if instance is None else str(instance)],
+        )
+
+    return registry
+
+
+def _reader(hint: Any) -> tuple[str, Callable[[str], Any]] | None:
+    """(name of the kind of value, text → value); the latter raises ValueError. None for other kinds."""
+    if hint is int:
+        return "INT", _read_int
+    if hint is float:
+        return "FLOAT", _read_float
+    if hint is bool:
+        return "true|false", lambda text: _read_choice(text.lower(), ("true", "false")) == "true"
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return "|".join(choices), lambda text: _read_choice(text, choices)
+    return None
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        scale = {"k": 10**3, "M": 10**6}.get(text[-1:], 1)
+        value = _read_float(text[:-1] if scale > 1 else text) * scale
+        if not value.is_integer():
+            raise ValueError(f"{text!r} is not a whole number") from None
+        return int(value)
+
+
+def _read_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def _read_choice(text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise ValueError(f"unknown value {text!r}; {nearest(text, choices)}")
+    return text
+
+
+def _fields(instance: Any, kind: type[Any]) -> dict[str, Any]:
+    return {item.name: getattr(instance, item.name) for item in dataclasses.fields(kind)}
+
+
+def _finish(result: Result) -> int:
+    print(result.summary)
+    code: int = result.exit_code
+    return code
+
+
+def _threads_of(directory: Path) -> int | None:
+    """What the run was trained with; None where it cannot be told, which opening the run will explain better."""
+    try:
+        threads = json.loads((directory / "config.json").read_text()).get("threads")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return threads if isinstance(threads, int) else None

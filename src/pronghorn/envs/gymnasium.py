@@ -1,0 +1,222 @@
+"""Gymnasium envs by id, and users' own classes by module or file. Gymnasium is imported when an env is made."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import heapq
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pronghorn import tree
+from pronghorn.envs.base import Env, EnvFactory
+from pronghorn.envs.wrappers import conformer
+from pronghorn.tree import Tree
+from pronghorn.types import EnvSpec, Leaf, UserError
+
+EXTRAS = {"ALE": ("ale_py", "pip install 'pronghorn[atari]'")}
+"""Namespaces of ids that another package registers: its module, and how to get it."""
+
+WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required) .*")
+
+
+def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
+    """A picklable function that makes ``env`` anew; see ``make``."""
+    return functools.partial(make, env, env_args)
+
+
+def make(env: str, env_args: dict[str, Any]) -> Env:
+    """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class`` or ``./file.py:Class``.
+
+    A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``.
+
+    Raises:
+        UserError: there is no such env, it is not an env, or it does not take ``env_args``.
+    """
+    simulator = _make_own(env, env_args) if ":" in env else _make_registered(env, env_args)
+    if isinstance(getattr(simulator, "spec", None), EnvSpec):
+        return simulator  # type: ignore[no-any-return]
+    return GymnasiumEnv(env, simulator)
+
+
+class GymnasiumEnv:
+    """Adapts ``simulator``, which has the interface of ``gymnasium.Env``.
+
+    Raises:
+        UserError: a method or a space is missing, or a space is of an unsupported kind.
+    """
+
+    def __init__(self, name: str, simulator: Any) -> None:
+        missing = [
+            part for part in ("observation_space", "action_space", "reset", "step") if not hasattr(simulator, part)
+        ]
+        if missing:
+            raise UserError(f"{name} is not an environment: it has no {', no '.join(missing)}")
+        self.simulator = simulator
+        self.spec = EnvSpec(
+            name,
+            leaf_of_space(simulator.observation_space, f"observation space of {name}"),
+            leaf_of_space(simulator.action_space, f"action space of {name}"),
+            max_episode_steps=getattr(getattr(simulator, "spec", None), "max_episode_steps", None),
+        )
+        self._conform = conformer(self.spec.observation, finite=False)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Starts an episode. An answer that is not (observation, info) is passed on for the caller to refuse."""
+        answer = (
+            self.simulator.reset(seed=seed) if options is None else self.simulator.reset(seed=seed, options=options)
+        )
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            return answer
+        return self._conform(answer[0]), answer[1]
+
+    def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
+        """One step. An answer that is not of five parts is passed on for the caller to refuse."""
+        spec = self.spec.action
+        value = _native(spec, action) if isinstance(spec, Leaf) else tree.map(_native, spec, action)
+        answer = self.simulator.step(value)
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            return answer
+        observation, reward, terminated, truncated, info = answer
+        return self._conform(observation), reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Closes the simulator, if it can be closed."""
+        if hasattr(self.simulator, "close"):
+            self.simulator.close()
+
+
+def leaf_of_space(space: Any, path: str) -> Tree:
+    """The tree of ``Leaf`` that describes a gymnasium space.
+
+    Raises:
+        UserError: a part of it is of an unsupported kind; ``path`` and the keys below it say which.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return {key: leaf_of_space(part, f"{path}/{key}") for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(leaf_of_space(part, f"{path}/{index}") for index, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Box):
+        low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+        return Leaf("box", tuple(space.shape), np.dtype(space.dtype), low=low, high=high)
+    if isinstance(space, spaces.Discrete):
+        return Leaf("discrete", (), np.dtype(space.dtype), categories=(int(space.n),), start=_start(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        categories = tuple(int(n) for n in np.ravel(space.nvec))
+        start = _start(getattr(space, "start", 0))
+        return Leaf(
+            "multi_discrete", tuple(space.nvec.shape), np.dtype(space.dtype), categories=categories, start=start
+        )
+    if isinstance(space, spaces.MultiBinary):
+        shape = tuple(int(n) for n in space.shape)
+        return Leaf("multi_binary", shape, np.dtype(space.dtype), categories=(2,) * int(np.prod(shape)))
+    raise UserError(
+        f"{path} is {type(space).__module__}.{type(space).__qualname__}, which is not supported; "
+        "use gymnasium's Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+    )
+
+
+def _start(start: Any) -> Any:
+    array = np.asarray(start, np.int64)
+    return array if np.any(array) else None
+
+
+def _native(leaf: Leaf, action: Any) -> Any:
+    return int(action) if leaf.kind == "discrete" else np.asarray(action, leaf.dtype)
+
+
+def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
+    import gymnasium
+
+    namespace = env.partition("/")[0] if "/" in env else ""
+    if namespace in EXTRAS:
+        module, remedy = EXTRAS[namespace]
+        try:
+            gymnasium.register_envs(importlib.import_module(module))
+        except ImportError as error:
+            raise UserError(f"{env} needs {error.name or module}: {remedy}") from error
+    try:
+        # The checker's work is done by EpisodeEnv, at a fraction of its cost.
+        return _construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise UserError(f"there is no environment {env!r}{_nearest(env, gymnasium.registry)}") from error
+    except gymnasium.error.Error as error:
+        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+
+
+def _make_own(env: str, env_args: dict[str, Any]) -> Any:
+    place, _, name = env.rpartition(":")
+    module = _import_file(env, Path(place)) if place.endswith(".py") else _import_module(env, place)
+    target = getattr(module, name, None)
+    if target is None:
+        with contextlib.suppress(ImportError):
+            import gymnasium
+
+            if name in gymnasium.registry:  # gymnasium's own notation: importing the module registers the id
+                return _make_registered(name, env_args)
+        raise UserError(f"{place} has no {name!r}{_nearest(name, vars(module))}")
+    if not callable(target):
+        raise UserError(f"{env} is not a class or function but {type(target).__name__}")
+    return _construct(env, target, env_args)
+
+
+def _construct(env: str, target: Callable[..., Any], env_args: dict[str, Any]) -> Any:
+    try:
+        return target(**env_args)
+    except TypeError as error:
+        found = WRONG_ARGUMENTS.search(_line(error).partition(" was raised from")[0])
+        if found is None:
+            raise
+        raise UserError(f"{env} cannot be made with these --env-arg: {found.group()}") from error
+
+
+def _import_module(env: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"{env}: cannot import {name}: {_line(error)}") from error
+    except ValueError as error:
+        raise UserError(
+            f"{env}: {name!r} is not a module's name; write package.module:Class or ./file.py:Class"
+        ) from error
+
+
+def _import_file(env: str, path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"{env}: there is no file {path}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # its neighbours are importable, as if it had been run as a script
+    module_spec = importlib.util.spec_from_file_location(f"pronghorn_user_{path.stem}", path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module  # dataclasses and the like look their module up
+    try:
+        module_spec.loader.exec_module(module)
+    except ImportError as error:
+        raise UserError(f"{env}: cannot import {path}: {_line(error)}") from error
+    except SyntaxError as error:
+        raise UserError(f"{env}: {path}, line {error.lineno}: {error.msg}") from error
+    return module
+
+
+def _nearest(name: str, known: Any) -> str:
+    scored = ((difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other) for other in known)
+    best = heapq.nlargest(1, scored)  # of equally near versions the newest
+    return f"; did you mean {best[0][1]}?" if best and best[0][0] > 0.6 else ""
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,314 @@
+"""The one update: gradients → reduce → finite check and norm clip → optimiser, then statistics.
+
+The algorithm gives ``targets`` and ``loss``; nothing here names one. Parameters live in one flat vector and every
+step is a pure function of it, so a bad gradient leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from pronghorn import tree
+from pronghorn.algorithms.base import Algorithm, BoundAgent, Hyperparameters, Rows, Targets
+from pronghorn.config import OptimiserConfig
+from pronghorn.learning.optimisers import adam, adam_state, clip_by_global_norm
+from pronghorn.learning.schedules import SCHEDULES
+from pronghorn.networks.agent import Agent, AgentOutput
+from pronghorn.ops.losses import explained_variance, weighted_mean
+from pronghorn.ops.running import batch_moments
+from pronghorn.seeding import Domain, stream_seed
+from pronghorn.tree import Tree
+from pronghorn.types import Metrics, Trajectory
+
+Reduce: TypeAlias = Callable[[Tensor], Tensor]
+"""Combines the flat gradients of several learners, e.g. an all-reduce mean."""
+
+TOLERANCE = 1e-5
+CROSS_DEVICE_TOLERANCE = 1e-3
+"""Largest difference of actor's and learner's log-probabilities, relative to max(1, |log-prob|)."""
+
+
+class NonFiniteError(RuntimeError):
+    """An observation, reward or gradient is not finite. Parameters, optimiser and statistics are untouched."""
+
+
+class Learner:
+    """Args:
+    agent: the learner's own; its parameters are the start.
+    algorithm: targets, loss and walk.
+    optimiser: Adam's settings.
+    run_seed: names the shuffling of minibatches.
+    device: where everything is computed.
+    reduce: combines gradients with those of other learners; None for the only learner.
+    compiled: whether the update is compiled, to one graph without ``reduce``, else to two.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        algorithm: Algorithm,
+        optimiser: OptimiserConfig,
+        *,
+        run_seed: int,
+        device: str = "cpu",
+        reduce: Reduce | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.agent = agent.to(device).requires_grad_(False)
+        self.algorithm = algorithm
+        self.version = 0
+        self.compiled = compiled
+        self.algorithm_state = algorithm.initial_state()
+        self._device = torch.device(device)
+        self._optimiser = optimiser
+        self._run_seed = run_seed
+        self._shapes = {name: value.shape for name, value in agent.named_parameters()}
+        self._flat = torch.cat([value.detach().flatten() for value in agent.parameters()])
+        self._optimiser_state = adam_state(self._flat)
+        self._checked = False
+        gradient, apply = _compile(self._gradient, compiled), _compile(self._apply, compiled)
+
+        def reduced_step(flat: Tensor, state: dict[str, Tensor], *data: Any) -> Any:
+            assert reduce is not None
+            found, metrics = gradient(flat, *data)
+            return *apply(flat, state, reduce(found), data[-1]), metrics
+
+        def whole_step(flat: Tensor, state: dict[str, Tensor], *data: Any) -> Any:
+            found, metrics = self._gradient(flat, *data)
+            return *self._apply(flat, state, found, data[-1]), metrics
+
+        self._step = _compile(whole_step, compiled) if reduce is None else reduced_step
+        self._targets = _compile(self._compute_targets, compiled)
+
+    def observe(self, batch: Trajectory) -> None:
+        """Takes statistics alone from a batch of random actions: those of version 0."""
+        batch = self._on_device(batch)
+        self._check_finite(batch)
+        one = torch.ones((), device=self._device)
+
+        def nothing_expected(observation: Tree, first: Tensor, core_state: Tree, **options: Any) -> AgentOutput:
+            return AgentOutput(first.new_empty(0), torch.zeros_like(first, dtype=torch.float32), core_state)
+
+        self._update_statistics(batch, self.algorithm.targets(nothing_expected, batch, one), one)
+
+    def update(self, batch: Trajectory, fraction_done: float) -> Metrics:
+        """Learns from a batch and raises the version by one.
+
+        ``fraction_done`` of the run, in [0, 1], sets the rate.
+
+        Raises:
+            NonFiniteError: naming key, env and row; nothing has changed then.
+            RuntimeError: the first batch was not made by the weights of this learner.
+        """
+        batch = self._on_device(batch)
+        self._check_finite(batch)
+        differences = {} if self._checked else {"check/log_prob_difference": self._check_behaviour(batch)}
+        rate = SCHEDULES[self._optimiser.schedule](self._optimiser.learning_rate, fraction_done)
+        numbers = {"learning_rate": rate, **self.algorithm.hyperparameters(self.algorithm_state)}
+        flat, state, targets, collected, finite = self._walk(batch, self._tensors(numbers))
+        if not bool(torch.stack(finite).all()):
+            raise NonFiniteError(
+                f"a gradient of update {self.version + 1} is not finite; the weights are as they were before it"
+            )
+        self._flat, self._optimiser_state = flat, state
+        metrics = {
+            name: float(torch.stack([item[name] for item in collected]).mean()) for name in collected[0]
+        } | self._diagnose(batch, targets)
+        self._update_statistics(batch, targets, self.agent.reward_scale.scale.clone())
+        self.algorithm_state = self.algorithm.adapt(self.algorithm_state, metrics)
+        self.version += 1
+        return {**metrics, **{f"hyper/{name}": value for name, value in numbers.items()}, **differences}
+
+    def prepare(self, batch: Trajectory) -> None:
+        """Compiles for batches of this shape, changing nothing."""
+        numbers = {"learning_rate": 0.0, **self.algorithm.hyperparameters(self.algorithm_state)}
+        self._walk(self._on_device(batch), self._tensors(numbers), most=1)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters and statistics, one state dict; never changed afterwards."""
+        buffers = {name: value.clone() for name, value in self.agent.named_buffers()}
+        return {**self._views(self._flat), **buffers}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors, numbers) for a checkpoint."""
+        tensors = {f"agent/{name}": value for name, value in self.weights().items()}
+        tensors |= {f"optimiser/{name}": value for name, value in self._optimiser_state.items()}
+        return tensors, {"version": self.version, "algorithm": self.algorithm_state}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """The inverse of ``state``."""
+        agent = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
+        self.agent.load_state_dict(agent)
+        self._flat = torch.cat([value.detach().flatten() for value in self.agent.parameters()])
+        self._optimiser_state = {name: tensors[f"optimiser/{name}"].to(self._device) for name in self._optimiser_state}
+        self.version = int(numbers["version"])
+        self.algorithm_state = dict(numbers["algorithm"])
+
+    def _walk(self, batch: Trajectory, hyperparameters: Hyperparameters, most: int | None = None) -> Any:
+        flat, state = self._flat, self._optimiser_state
+        rows, collected, finite, targets, walked = None, [], [], None, None
+        for epoch, index in islice(self._indices(batch), most):
+            if targets is None or (self.algorithm.walk.recompute and epoch != walked):
+                with torch.no_grad():
+                    targets = self._targets(flat, batch, self.agent.reward_scale.scale)
+            walked = epoch
+            if rows is None:
+                rows = self._rows(batch)
+            flat, state, ok, metrics = self._step(flat, state, rows, self._fold(targets), index, hyperparameters)
+            collected.append(metrics)
+            finite.append(ok)
+        return flat, state, targets, collected, finite
+
+    def _indices(self, batch: Trajectory) -> Iterator[tuple[int, Tensor | None]]:
+        """(pass, which columns or rows) of each gradient step; None for all. A remainder is spread by dropping none:
+        minibatches differ in size by at most one."""
+        walk = self.algorithm.walk
+        rows, columns = batch.reward.shape
+        count = columns if walk.columns else rows * columns
+        generator = torch.Generator().manual_seed(stream_seed(self._run_seed, Domain.MINIBATCHES, self.version))
+        for epoch in range(walk.epochs):
+            if walk.minibatches == 1:
+                yield epoch, None
+                continue
+            order = torch.randperm(count, generator=generator).to(self._device)
+            for part in order.tensor_split(min(walk.minibatches, count)):
+                yield epoch, part
+
+    def _rows(self, batch: Trajectory) -> Rows:
+        rows = batch.reward.shape[0]
+        selected = Rows(
+            tree.map(lambda array: array[:rows], batch.observation),
+            batch.first[:rows],
+            batch.action,
+            batch.behaviour,
+            batch.behaviour_log_prob,
+            batch.valid,
+            (),
+        )
+        folded: Rows = self._fold(selected)
+        return folded._replace(core_state=batch.core_state if self.algorithm.walk.columns else ())
+
+    def _fold(self, values: Any) -> Any:
+        """[T, B, …] → [N, …] where single rows are walked over."""
+        if self.algorithm.walk.columns:
+            return values
+        return tree.map(lambda array: array.flatten(0, 1), values)
+
+    def _select(self, rows: Rows, targets: Targets, index: Tensor | None) -> tuple[Rows, Targets]:
+        if index is None:
+            return rows, targets
+        if not self.algorithm.walk.columns:
+            return tree.map(lambda array: array[index], rows), tree.map(lambda array: array[index], targets)
+        chosen = tree.map(lambda array: array[:, index], rows._replace(core_state=()))
+        core_state = tree.map(lambda array: array[index], rows.core_state)
+        return chosen._replace(core_state=core_state), tree.map(lambda array: array[:, index], targets)
+
+    def _compute_targets(self, flat: Tensor, batch: Trajectory, reward_scale: Tensor) -> Targets:
+        return self.algorithm.targets(self._bind(self._views(flat)), batch, reward_scale)
+
+    def _gradient(
+        self, flat: Tensor, rows: Rows, targets: Targets, index: Tensor | None, hyperparameters: Hyperparameters
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        rows, targets = self._select(rows, targets, index)
+        parameters = {name: value.detach().requires_grad_() for name, value in self._views(flat).items()}
+        loss, metrics = self.algorithm.loss(self._bind(parameters), rows, targets, hyperparameters)
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        return torch.cat([value.flatten() for value in gradients]), {
+            name: value.detach() for name, value in metrics.items()
+        }
+
+    def _apply(
+        self, flat: Tensor, state: dict[str, Tensor], gradient: Tensor, hyperparameters: Hyperparameters
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        gradient, norm = clip_by_global_norm(gradient, self._optimiser.max_gradient_norm)
+        finite = torch.isfinite(norm)
+        new_flat, new_state = adam(
+            flat, gradient, state, hyperparameters["learning_rate"], epsilon=self._optimiser.epsilon
+        )
+        kept = {name: torch.where(finite, new_state[name], state[name]) for name in state}
+        return torch.where(finite, new_flat, flat), kept, finite
+
+    def _bind(self, parameters: dict[str, Tensor]) -> BoundAgent:
+        return lambda *args, **options: functional_call(self.agent, parameters, args, options)
+
+    def _views(self, flat: Tensor) -> dict[str, Tensor]:
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        parts = torch.split(flat, sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+    @torch.no_grad()
+    def _diagnose(self, batch: Trajectory, targets: Targets) -> Metrics:
+        """How far the whole update moved the policy, and how well the values of its start explain the targets."""
+        rows = batch.reward.shape[0]
+        observation = tree.map(lambda array: array[:rows], batch.observation)
+        agent = self._bind(self._views(self._flat))
+        parameters = agent(observation, batch.first[:rows], batch.core_state, value=False).parameters
+        distribution = self.agent.distribution
+        weights = batch.valid.to(torch.float32)
+        return {
+            "policy/kl": float(weighted_mean(distribution.kl(batch.behaviour, parameters), weights)),
+            "policy/entropy": float(weighted_mean(distribution.entropy(parameters), weights)),
+            "value/explained_variance": float(explained_variance(targets.values, targets.vs, weights)),
+        }
+
+    @torch.no_grad()
+    def _check_behaviour(self, batch: Trajectory) -> float:
+        """The largest difference between the actor's log-probabilities and this learner's, on valid rows."""
+        rows = batch.reward.shape[0]
+        observation = tree.map(lambda array: array[:rows], batch.observation)
+        agent = self._bind(self._views(self._flat))
+        output = agent(observation, batch.first[:rows], batch.core_state, value=False)
+        log_prob = self.agent.distribution.log_prob(output.parameters, batch.action)
+        relative = (log_prob - batch.behaviour_log_prob).abs() / log_prob.abs().clamp(min=1.0)
+        counted = batch.valid & (batch.policy_version == self.version)
+        difference = float(torch.where(counted, relative, 0.0).max())
+        tolerance = TOLERANCE if self._device.type == "cpu" else CROSS_DEVICE_TOLERANCE
+        if not difference <= tolerance:
+            raise RuntimeError(
+                f"actor and learner disagree: log-probabilities of the first batch differ by {difference:.2e}, more "
+                f"than {tolerance:.0e}; they do not hold the same weights, statistics or core state"
+            )
+        self._checked = True
+        return difference
+
+    def _check_finite(self, batch: Trajectory) -> None:
+        keys = {f"observation/{name}".rstrip("/"): value for name, value in tree.named(batch.observation).items()}
+        for name, value in {**keys, "reward": batch.reward}.items():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                bad = (~torch.isfinite(value)).nonzero()[0].tolist()
+                raise NonFiniteError(
+                    f"{name} of env {int(batch.env[bad[1]])} is not finite in row {bad[0]} of the batch for update "
+                    f"{self.version + 1}; nothing was learnt from it"
+                )
+
+    @torch.no_grad()
+    def _update_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> None:
+        rows = batch.reward.shape[0]
+        encoder = self.agent.encoder
+        if encoder.normaliser is not None:
+            vectors = encoder.vector(tree.map(lambda array: array[:rows], batch.observation))
+            encoder.normaliser.update(batch_moments(vectors, batch.valid))
+        numbers = self.algorithm.reward_statistics(batch, targets, reward_scale)
+        if numbers is not None:
+            self.agent.reward_scale.update(batch_moments(numbers, batch.valid))
+
+    def _on_device(self, batch: Trajectory) -> Trajectory:
+        return batch.map(lambda array: torch.as_tensor(array, device=self._device))
+
+    def _tensors(self, numbers: dict[str, float]) -> Hyperparameters:
+        return {name: torch.tensor(value, dtype=torch.float32, device=self._device) for name, value in numbers.items()}
+
+
+def _compile(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
+    if not compiled:
+        return function
+    # Lets the tracer follow autograd.grad, so that eager and compiled updates are one code path.
+    torch._dynamo.config.trace_autograd_ops = True
+    return torch.compile(function, fullgraph=True, dynamic=False)

@@ -1,0 +1,142 @@
+"""Columns with cursors: one env's unroll (or whole episode) each, allocated once and used again and again.
+
+Storage is column-major, [column, row, …]; ``take`` gathers finished columns into a time-major ``Trajectory``. Columns
+that hold no data are filled with absurd values, so an unwritten cell shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pronghorn import tree
+from pronghorn.tree import Tree
+from pronghorn.types import IntArray, Slot, Trajectory
+
+
+class RolloutMemory:
+    """Both ends of the local transport of unrolls.
+
+    Args:
+        slots: the row (``types.column_slots``).
+        columns: how many are allocated.
+        batch_size: finished columns that make a batch.
+
+    Columns leave in the order in which they were finished; ``sort_by_env`` puts the columns of a batch in env order,
+    which makes a batch independent of that order where it holds one column of every env.
+    """
+
+    def __init__(self, slots: Mapping[str, Tree], columns: int, batch_size: int, sort_by_env: bool) -> None:
+        self.rows = slots["reward"].rows
+        self.batch_size = batch_size
+        self.arrays: dict[str, Tree] = {
+            name: tree.map(lambda slot: _allocate(slot, columns), part) for name, part in slots.items()
+        }
+        self.lengths: IntArray = np.zeros(columns, np.int64)
+        self._sort_by_env = sort_by_env
+        self._free = deque(range(columns))
+        self._finished: deque[int] = deque()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(array.nbytes for array in tree.leaves(self.arrays))
+
+    def begin(self, env: int) -> int:
+        """A free column for ``env``, or -1."""
+        if not self._free:
+            return -1
+        column = self._free.popleft()
+        self.arrays["env"][column] = env
+        return column
+
+    def write(self, name: str, columns: IntArray, rows: IntArray, values: Tree) -> None:
+        """``array[column, row] = value`` for several columns at once; every column has its own row."""
+        for array, value in zip(tree.leaves(self.arrays[name]), tree.leaves(values), strict=True):
+            array[columns, rows] = value
+
+    def write_once(self, name: str, columns: IntArray, values: Tree) -> None:
+        """For what is kept once per column."""
+        for array, value in zip(tree.leaves(self.arrays[name]), tree.leaves(values), strict=True):
+            array[columns] = value
+
+    def finish(self, column: int, length: int) -> None:
+        """Hands over a column of which ``length`` rows are filled; the rest become invalid rows."""
+        self.lengths[column] = length
+        if length < self.rows:
+            self._blank(column, length)
+        self._finished.append(column)
+
+    def drop(self, column: int) -> None:
+        """Gives back a column unused."""
+        self._free.append(column)
+
+    def ready(self) -> bool:
+        """Whether a batch is finished."""
+        return len(self._finished) >= self.batch_size
+
+    def take(self) -> Trajectory:
+        """The first ``batch_size`` finished columns, time-major; their columns are free again.
+
+        Rows beyond the longest column are left out, down to a quarter of the allocation, so that the number of
+        different lengths (and of compilations) stays small.
+        """
+        chosen = [self._finished.popleft() for _ in range(self.batch_size)]
+        if self._sort_by_env:
+            chosen.sort(key=lambda column: int(self.arrays["env"][column]))
+        index = np.asarray(chosen)
+        quarter = max(1, -(-self.rows // 4))
+        longest = int(self.lengths[index].max())
+        rows = min(self.rows, -(-longest // quarter) * quarter)
+        values = {}
+        for field in dataclasses.fields(Trajectory):
+            once = field.name in ("core_state", "last_action", "last_reward", "env", "task")
+            extra = 1 if field.name in ("observation", "first") else 0
+            values[field.name] = tree.map(
+                lambda array, once=once, extra=extra: (
+                    array[index] if once else np.ascontiguousarray(array[index, : rows + extra].swapaxes(0, 1))
+                ),
+                self.arrays[field.name],
+            )
+        self._free.extend(chosen)
+        return Trajectory(**values)
+
+    def _blank(self, column: int, length: int) -> None:
+        for name in ("observation", "action", "behaviour", "behaviour_log_prob", "reward"):
+            start = length + 1 if name == "observation" else length
+            for array in tree.leaves(self.arrays[name]):
+                array[column, start:] = 0
+        self.arrays["first"][column, length + 1 :] = False
+        for name in ("terminated", "truncated", "valid"):
+            self.arrays[name][column, length:] = False
+        for name in ("policy_version", "episode_return", "episode_length"):
+            self.arrays[name][column, length:] = 0
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """(arrays of the columns in use, their numbers) for a checkpoint."""
+        used = sorted(set(range(len(self.lengths))) - set(self._free))
+        arrays = {name: array[used] for name, array in tree.named(self.arrays).items()}
+        arrays["lengths"] = self.lengths[used]
+        return arrays, {"used": used, "free": list(self._free), "finished": list(self._finished)}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> None:
+        """The inverse of ``state``."""
+        used = list(numbers["used"])
+        for name, array in tree.named(self.arrays).items():
+            array[used] = arrays[name]
+        self.lengths[used] = arrays["lengths"]
+        self._free = deque(numbers["free"])
+        self._finished = deque(numbers["finished"])
+
+
+def _allocate(slot: Slot, columns: int) -> NDArray[Any]:
+    rows = (slot.rows,) if slot.rows else ()
+    absurd: Any = np.nan if np.issubdtype(slot.dtype, np.floating) else 0
+    if np.issubdtype(slot.dtype, np.integer):
+        absurd = np.iinfo(slot.dtype).max
+    return np.full((columns, *rows, *slot.shape), absurd, slot.dtype)

@@ -1,0 +1,123 @@
+"""The agent: encoder, core, policy and value streams, and the statistics that belong to their weights."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pronghorn import tree
+from pronghorn.config import NetworkConfig
+from pronghorn.networks.cores import CORES
+from pronghorn.networks.encoders import VectorEncoder
+from pronghorn.networks.mlp import ACTIVATIONS, mlp
+from pronghorn.ops.distributions import ActionDistribution
+from pronghorn.ops.running import Scale
+from pronghorn.tree import Tree
+from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
+
+
+class AgentOutput(NamedTuple):
+    """``parameters`` [..., P] of the action distribution, masked; ``values`` [...] in units of scaled rewards;
+    the ``core_state`` after the last row. What was not asked for is an empty tensor."""
+
+    parameters: Tensor
+    values: Tensor
+    core_state: Tree
+
+
+class Agent(nn.Module):
+    """One state dict: parameters, observation statistics, reward scale.
+
+    Args:
+        spec: of the env; leaves that cannot be handled raise UserError naming them.
+        config: sizes and initialisation.
+        seed: of the initial parameters.
+    """
+
+    def __init__(self, spec: EnvSpec, config: NetworkConfig, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.spec = spec
+        self.distribution = ActionDistribution(spec.action)
+        self.encoder = VectorEncoder(spec.observation, config.normalise_observations, config.observation_clip)
+        self.core = CORES[config.core]()
+        self.recurrent = self.core.recurrent
+        self.reward_scale = Scale()
+        self.masked = isinstance(spec.observation, dict) and ACTION_MASK in spec.observation
+        if self.masked:
+            _check_mask(spec, self.distribution)
+
+        sizes = [self.encoder.size, *config.layers]
+        means, logits = self.distribution.mean_size, self.distribution.logit_size
+        self.policy = mlp(
+            [*sizes, means + logits],
+            config.activation,
+            init=config.init,
+            output_scale=0.01 if config.init == "orthogonal" else 0.1,
+            generator=generator,
+        )
+        self.value = mlp([*sizes, 1], config.activation, init=config.init, output_scale=None, generator=generator)
+        self.mean_activation = ACTIVATIONS[config.mean_activation]()
+        self._softplus = config.std_parametrisation == "softplus"
+        start = math.log(math.expm1(config.initial_std)) if self._softplus else math.log(config.initial_std)
+        self.deviation = nn.Parameter(torch.full((means,), start)) if means else None
+
+    def initial_state(self, batch: int) -> Tree:
+        """The core state at the start of an episode, [batch, …] in every leaf."""
+        return self.core.initial_state(batch)
+
+    def forward(
+        self,
+        observation: Tree,
+        first: Tensor,
+        core_state: Tree,
+        *,
+        policy: bool = True,
+        value: bool = True,
+    ) -> AgentOutput:
+        """Time-major over rows [T, B, …]; without a recurrent core any leading dimensions will do.
+
+        ``core_state`` [B, …] is what was carried into row 0. ``policy`` and ``value`` say what to compute.
+        """
+        features, core_state = self.core(self.encoder(observation), first, core_state)
+        parameters = values = features.new_empty(0)
+        if policy:
+            parameters = self._head(self.policy(features))
+            if self.masked:
+                parameters = self.distribution.mask(parameters, observation[ACTION_MASK])
+        if value:
+            values = self.value(features).squeeze(-1)
+        return AgentOutput(parameters, values, core_state)
+
+    def step(self, observation: Tree, first: Tensor, core_state: Tree) -> tuple[Tensor, Tree]:
+        """Acting on a batch [B, …]: distribution parameters [B, P] and the new core state. Values are left out."""
+        if not self.recurrent:
+            output = self(observation, first, core_state, value=False)
+            return output.parameters, ()
+        rows = tree.map(lambda array: array.unsqueeze(0), observation)
+        output = self(rows, first.unsqueeze(0), core_state, value=False)
+        return output.parameters.squeeze(0), output.core_state
+
+    def random_parameters(self, observation: Tree, batch: int) -> Tensor:
+        """Parameters [batch, P] of the distribution of random legal actions."""
+        parameters = self.distribution.null_parameters().expand(batch, -1)
+        return self.distribution.mask(parameters, observation[ACTION_MASK]) if self.masked else parameters
+
+    def _head(self, outputs: Tensor) -> Tensor:
+        if self.deviation is None:
+            return outputs
+        log_std = torch.log(nn.functional.softplus(self.deviation)) if self._softplus else self.deviation
+        means, logits = outputs[..., : self.distribution.mean_size], outputs[..., self.distribution.mean_size :]
+        return self.distribution.join(self.mean_activation(means), logits, log_std)
+
+
+def _check_mask(spec: EnvSpec, distribution: ActionDistribution) -> None:
+    leaf: Leaf = spec.observation[ACTION_MASK]
+    if leaf.size != distribution.logit_size:
+        raise UserError(
+            f"observation/{ACTION_MASK} has {leaf.size} entries but the discrete actions have "
+            f"{distribution.logit_size} choices in all"
+        )

@@ -1,0 +1,39 @@
+"""Classic control: small problems, solved in seconds to minutes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pronghorn.presets import generic
+
+ENVS = ("Acrobot", "CartPole", "MountainCar", "MountainCarContinuous", "Pendulum")
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """Overrides of the defaults, by name of the preset. BatchPPO has a task of its own for two envs."""
+    batchppo = generic.batchppo()
+    return {
+        "ppo-classic": {"steps": 500_000, "unroll_length": 256, "epochs": 4},
+        "ppo-cartpole": {
+            "steps": 100_000,
+            "num_envs": 8,
+            "unroll_length": 32,
+            "epochs": 20,
+            "minibatches": 1,
+            "discount": 0.98,
+            "gae_lambda": 0.8,
+            "learning_rate": 1e-3,
+        },
+        "ppo-pendulum": {
+            "steps": 300_000,
+            "num_envs": 8,
+            "unroll_length": 256,
+            "minibatches": 16,
+            "discount": 0.9,
+            "learning_rate": 1e-3,
+        },
+        "batchppo-classic": batchppo,
+        "batchppo-cartpole": batchppo | {"steps": 200_000, "unroll_length": 500},
+        # The original learns from chunks of 50 steps here; whole episodes keep the value targets unbiased.
+        "batchppo-pendulum": batchppo | {"steps": 1_000_000, "unroll_length": 200},
+    }

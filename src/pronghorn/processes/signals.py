@@ -1,0 +1,69 @@
+"""The first signal asks a run to save and stop, the second ends it now."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+class Interrupted(BaseException):
+    """Raised by a signal inside ``StopRequest.immediately``."""
+
+
+class StopRequest:
+    """A context in which SIGINT, SIGTERM and SIGHUP set ``requested`` (the number of the signal).
+
+    Only the main thread may enter it.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int | None = None
+        self._immediately = False
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether a stop was asked for."""
+        return self.requested is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP; 0 without a signal."""
+        return 0 if self.requested is None else 128 + self.requested
+
+    def __enter__(self) -> StopRequest:
+        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def immediately(self) -> Iterator[None]:
+        """Here a signal raises ``Interrupted`` at once: for long work that leaves nothing to save."""
+        if self():
+            raise Interrupted
+        self._immediately = True
+        try:
+            yield
+        except Exception:
+            if self():
+                raise Interrupted from None
+            raise
+        finally:
+            self._immediately = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            os.write(2, b"\nstopped without saving\n")
+            os._exit(128 + number)
+        self.requested = number
+        if self._immediately:
+            raise Interrupted
+        os.write(2, b"\nstopping: saving a checkpoint (again to stop now)\n")

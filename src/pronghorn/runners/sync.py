@@ -1,0 +1,236 @@
+"""Collect, learn, repeat: acting and learning in turn, evaluation and checkpoints between updates.
+
+The loop receives its parts ready made and names no algorithm, network or env.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pronghorn.acting.actor import Actor
+from pronghorn.evaluation import Evaluation, Evaluator
+from pronghorn.learning.learner import Learner
+from pronghorn.processes.signals import StopRequest
+from pronghorn.telemetry.episodes import EpisodeStatistics
+from pronghorn.telemetry.timers import PhaseTimers
+from pronghorn.transport.local import LocalWeights
+from pronghorn.types import Metrics, Trajectory
+
+EVALUATION_SHARE = 0.1
+"""Evaluation takes at most this share of the training steps, unless the config says how often."""
+
+REPORTS = 1000
+"""At most this many reports a run."""
+
+
+@dataclass
+class Counters:
+    """How far a run has come. ``step``: valid fresh rows that entered an update, or the statistics of version 0."""
+
+    step: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+    evaluated_at: int = -1
+    evaluation_steps: int = 0
+    evaluation_length: float = 0.0
+    reported_at: int = 0
+    saved_at: int = -1
+
+
+class Report(Protocol):
+    """Where the runner tells what happens."""
+
+    def record(self, record: Metrics, longest_running: int) -> None:
+        """One object of ``metrics.jsonl``."""
+
+    def event(self, event: str, step: int, **details: Any) -> None:
+        """One line of ``events.jsonl``."""
+
+
+class SyncRunner:
+    """Args:
+    actor, learner, weights, evaluator: the parts.
+    report: takes metrics and events.
+    save: writes a checkpoint of (step, tensors, state).
+    steps: where training ends.
+    evaluate_every, checkpoint_every: in steps; evaluation None means as often as its share of the steps allows.
+    frames_per_step: the env's action repeat.
+    """
+
+    def __init__(
+        self,
+        *,
+        actor: Actor,
+        learner: Learner,
+        weights: LocalWeights,
+        evaluator: Evaluator,
+        report: Report,
+        save: Callable[[int, dict[str, Any], dict[str, Any]], object],
+        timers: PhaseTimers,
+        steps: int,
+        evaluate_every: int | None,
+        checkpoint_every: int,
+        frames_per_step: int = 1,
+    ) -> None:
+        self.actor, self.learner, self.weights, self.evaluator = actor, learner, weights, evaluator
+        self.counters = Counters()
+        self.episodes = EpisodeStatistics()
+        self.last_evaluation: Evaluation | None = None
+        self._report, self._save, self._timers = report, save, timers
+        self._steps, self._evaluate_every, self._checkpoint_every = steps, evaluate_every, checkpoint_every
+        self._frames_per_step = frames_per_step
+        self._clock = time.perf_counter()
+        self._mark = 0, 0.0
+
+    def start(self, stop: StopRequest) -> None:
+        """Begins a run: the statistics of version 0 come from one batch of random actions, counted as steps."""
+        self._publish()
+        self.actor.start()
+        self.actor.inference.mode = "random"
+        batch = self.actor.collect(stop)
+        self.actor.inference.mode = "sample"
+        if batch is None:
+            return
+        self.learner.observe(batch)
+        self._count(batch)
+        self._publish()
+
+    def run(self, stop: StopRequest) -> None:
+        """Trains until the steps are done or ``stop``; either way the end is saved."""
+        counters = self.counters
+        self._clock = time.perf_counter() - counters.seconds
+        self._mark = counters.step, counters.seconds
+        self._timers.reset()
+        while counters.step < self._steps and not stop():
+            if self._evaluation_due() and not self._evaluate(stop):
+                break
+            # After the evaluation, so that a checkpoint never lies between an update and its evaluation.
+            if counters.step // self._checkpoint_every > max(counters.saved_at, 0) // self._checkpoint_every:
+                self.checkpoint()
+            batch = self.actor.collect(stop)
+            if batch is None:
+                break
+            with self._timers("learn"):
+                metrics = self.learner.update(batch, counters.step / self._steps)
+            self._count(batch)
+            counters.updates += 1
+            with self._timers("publish"):
+                self._publish()
+            if counters.step - counters.reported_at >= self._steps / REPORTS or counters.step >= self._steps:
+                self._record(metrics, batch)
+        if counters.step >= self._steps and not stop() and counters.evaluated_at < counters.step:
+            self._evaluate(stop)
+        if counters.saved_at < counters.step or stop():
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Saves everything that decides how the run goes on."""
+        counters = self.counters
+        counters.seconds = time.perf_counter() - self._clock
+        counters.saved_at = counters.step
+        tensors, learner_state = self.learner.state()
+        arrays, actor_state = self.actor.state()
+        state = {
+            "learner": learner_state,
+            "actor": actor_state,
+            "counters": asdict(counters),
+            "episodes": self.episodes.state(),
+        }
+        self._save(counters.step, {**tensors, **{f"actor/{name}": array for name, array in arrays.items()}}, state)
+        self._report.event("checkpoint", counters.step)
+
+    def restore(self, tensors: dict[str, Any], state: dict[str, Any]) -> bool:
+        """Continues from a checkpoint. Returns whether the envs stand where they stood."""
+        self.counters = Counters(**state["counters"])
+        self.episodes.restore(state["episodes"])
+        arrays = {name.removeprefix("actor/"): value for name, value in tensors.items() if name.startswith("actor/")}
+        self.learner.restore(tensors, state["learner"])
+        self._publish()
+        return self.actor.restore(arrays, state["actor"])
+
+    def _publish(self) -> None:
+        self.weights.publish(self.learner.weights(), self.learner.version)
+        self.actor.inference.load(*self.weights.fetch())
+
+    def _count(self, batch: Trajectory) -> None:
+        self.counters.step += int(np.sum(batch.valid))
+        rows, columns = np.nonzero(batch.terminated | batch.truncated)
+        ended = batch.episode_length[rows, columns] > 0
+        rows, columns = rows[ended], columns[ended]
+        self.episodes.add(batch.episode_return[rows, columns], batch.episode_length[rows, columns], batch.task[columns])
+
+    def _record(self, metrics: Metrics, batch: Trajectory) -> None:
+        counters = self.counters
+        seconds = time.perf_counter() - self._clock
+        elapsed, steps = seconds - self._mark[1], counters.step - self._mark[0]
+        shares = self._timers.shares(elapsed)
+        self._timers.reset()
+        self._mark = counters.step, seconds
+        counters.reported_at = counters.step
+        self._report.record(
+            {
+                **self._progress(),
+                "steps_per_second": steps / elapsed,
+                "steps/dropped": self.actor.dropped,
+                "lag/mean": float(np.mean(self.learner.version - 1 - batch.policy_version[batch.valid])),
+                "lag/max": int(np.max(self.learner.version - 1 - batch.policy_version[batch.valid])),
+                **self.episodes.report(),
+                **metrics,
+                **shares,
+                "time/wait": max(0.0, 1.0 - sum(shares.values())),
+            },
+            self.actor.longest_running,
+        )
+
+    def _progress(self) -> Metrics:
+        counters = self.counters
+        return {
+            "step": counters.step,
+            "frames": counters.step * self._frames_per_step,
+            "seconds": time.perf_counter() - self._clock,
+            "updates": counters.updates,
+        }
+
+    def _evaluation_due(self) -> bool:
+        counters = self.counters
+        if counters.step <= counters.evaluated_at:
+            return False
+        if self._evaluate_every is not None:
+            return counters.step // self._evaluate_every > max(counters.evaluated_at, 0) // self._evaluate_every
+        # The end is always evaluated, so one evaluation is set aside for it.
+        length = counters.evaluation_length or self.episodes.report().get("length/mean")
+        if length is None:
+            return False
+        each = length * self.evaluator.episodes
+        spent = counters.evaluation_steps + each
+        return spent <= EVALUATION_SHARE * counters.step and spent + each <= EVALUATION_SHARE * self._steps
+
+    def _evaluate(self, stop: StopRequest) -> bool:
+        """Returns False where ``stop`` came first."""
+        with self._timers("evaluation"):
+            evaluation = self.evaluator.run(stop)
+        if evaluation is None:
+            return False
+        counters = self.counters
+        self.last_evaluation = evaluation
+        counters.evaluated_at = counters.step
+        counters.evaluation_steps += evaluation.steps
+        counters.evaluation_length = evaluation.steps / self.evaluator.episodes
+        if evaluation.capped:
+            self._report.event("warning", counters.step, message=f"{evaluation.capped} evaluation episodes capped")
+        found = evaluation.report()
+        named = {"return_mean": "eval/return", "return_std": "eval/return_std", "episodes": "eval/episodes"}
+        self._report.record(
+            {
+                **self._progress(),
+                **self.episodes.report(),
+                **{key: found[name] for name, key in named.items() if name in found},
+            },
+            self.actor.longest_running,
+        )
+        return True

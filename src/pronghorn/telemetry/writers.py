@@ -1,0 +1,126 @@
+"""Where metrics go: ``metrics.jsonl`` and TensorBoard. A value that does not exist is left out, never NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+_FLOATS = (float, np.floating)
+
+
+class MetricsWriter(Protocol):
+    """Takes one record per report. Keys are those of ``metrics.jsonl``; ``step`` is always among them."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Writes the finite numbers of ``record``."""
+
+    def close(self) -> None:
+        """Writes what is still in memory. May be called twice."""
+
+
+class LineFile:
+    """Appends JSON objects to a file, one a line; each has left the process before ``write`` returns.
+
+    A last line cut short by a crash is removed when the file is opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            with path.open("r+b") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Raises ValueError for NaN or an infinity, TypeError for what JSON does not know."""
+        self._file.write(json.dumps(record, default=_plain, allow_nan=False, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._file.close()
+
+
+class JsonLines:
+    """A ``MetricsWriter`` to a file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LineFile(path)
+
+    def write(self, record: dict[str, Any]) -> None:
+        self._file.write(finite(record))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard:
+    """A ``MetricsWriter`` to an event file in ``directory``: every key but ``step`` becomes a scalar.
+
+    ``resumed_at`` is the step a run continues from: what an earlier event file holds beyond it is not shown.
+    """
+
+    def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event = event_pb2.Event
+        self._summary = summary_pb2.Summary
+        self._writer: Any = EventFileWriter(str(directory), flush_secs=10)
+        if resumed_at is not None:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._writer.add_event(self._event(wall_time=time.time(), step=resumed_at + 1, session_log=start))
+
+    def write(self, record: dict[str, Any]) -> None:
+        values = [
+            self._summary.Value(tag=key, simple_value=value) for key, value in finite(record).items() if key != "step"
+        ]
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(wall_time=time.time(), step=int(record["step"]), summary=summary))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def finite(record: dict[str, Any]) -> dict[str, Any]:
+    """``record`` without NaN and infinities."""
+    return {key: value for key, value in record.items() if not isinstance(value, _FLOATS) or math.isfinite(value)}
+
+
+def truncate_after(path: Path, step: int) -> None:
+    """Drops the lines of ``path`` whose ``step`` is beyond ``step``, and those that are no JSON objects with a step.
+
+    A resumed run calls it before it logs, so that no step is logged twice. The file is replaced in one go; one that
+    does not exist is left so.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        kept = [line for line in file if _is_upto(line, step)]
+    fresh = path.with_name(f".{path.name}")
+    with fresh.open("wb") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _is_upto(line: bytes, step: int) -> bool:
+    try:
+        return line.endswith(b"\n") and bool(json.loads(line)["step"] <= step)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers and arrays as Python's, paths as text."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,125 @@
+"""Which preset an env gets, and the numbers of the published ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from pronghorn.config import PPOConfig, RunConfig, validate
+from pronghorn.presets.resolve import algorithms, presets, resolve
+from pronghorn.types import UserError
+
+
+@pytest.mark.parametrize(
+    ("env", "algorithm", "name"),
+    [
+        ("HalfCheetah-v5", "ppo", "ppo-mujoco"),
+        ("HalfCheetah-v4", "", "ppo-mujoco"),
+        ("InvertedDoublePendulum-v5", "ppo", "ppo-mujoco"),
+        ("CartPole-v1", "ppo", "ppo-cartpole"),
+        ("Pendulum-v1", "ppo", "ppo-pendulum"),
+        ("MountainCarContinuous-v0", "ppo", "ppo-classic"),
+        ("LunarLander-v3", "ppo", "ppo-generic"),
+        ("generic-v1", "ppo", "ppo-generic"),
+        ("mine.envs:CartPole", "ppo", "ppo-generic"),
+        ("HalfCheetah-v5", "batchppo", "batchppo-halfcheetah"),
+        ("Swimmer-v5", "batchppo", "batchppo-mujoco"),
+        ("Acrobot-v1", "batchppo", "batchppo-classic"),
+        ("./env.py:Maze", "batchppo", "batchppo-generic"),
+    ],
+)
+def test_preset_of_an_env(env: str, algorithm: str, name: str) -> None:
+    preset, config = resolve(env, algorithm)
+    assert preset == config.preset == name
+    assert config.env == env
+    assert config.algorithm == name.partition("-")[0]
+
+
+def test_a_named_preset_brings_its_algorithm() -> None:
+    preset, config = resolve("mine:Hopper", preset="batchppo-hopper")
+    assert (preset, config.algorithm, config.loss.episodes_per_update) == ("batchppo-hopper", "batchppo", 60)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "preset", "message"),
+    [
+        ("pppo", "", "unknown algorithm 'pppo'; did you mean ppo?"),
+        ("zzz", "", "unknown algorithm 'zzz'; known: batchppo, ppo"),
+        ("ppo", "ppo-cartpol", "unknown preset 'ppo-cartpol'; did you mean ppo-cartpole?"),
+        ("ppo", "batchppo-ant", "preset batchppo-ant belongs to batchppo, not to --algorithm ppo"),
+    ],
+)
+def test_unknown_names(algorithm: str, preset: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        resolve("CartPole-v1", algorithm, preset)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("preset", sorted(presets()))
+def test_every_preset_can_run(preset: str) -> None:
+    assert preset.partition("-")[0] in algorithms()
+    validate(resolve("e", preset=preset)[1])
+
+
+@pytest.mark.parametrize("algorithm", algorithms())
+def test_every_algorithm_has_a_preset_for_every_family(algorithm: str) -> None:
+    for family in ("generic", "classic", "mujoco"):
+        assert f"{algorithm}-{family}" in presets()
+
+
+def test_presets_share_nothing() -> None:
+    presets()["batchppo-ant"]["num_envs"] = 1
+    assert presets()["batchppo-ant"]["num_envs"] == 30
+
+
+def test_ppo_on_mujoco_is_the_defaults() -> None:
+    assert resolve("Ant-v5", "ppo")[1] == RunConfig(env="Ant-v5", preset="ppo-mujoco")
+
+
+@pytest.mark.parametrize(
+    ("env", "longest", "steps", "discount", "episodes"),
+    [
+        ("Pendulum-v1", 200, 1, 0.995, 30),
+        ("CartPole-v1", 500, 0.2, 0.995, 30),
+        ("Reacher-v5", 50, 5, 0.985, 60),
+        ("HalfCheetah-v5", 1000, 10, 0.99, 30),
+        ("Walker2d-v5", 1000, 10, 0.995, 30),
+        ("Hopper-v5", 1000, 10, 0.995, 60),
+        ("Ant-v5", 1000, 20, 0.995, 30),
+        ("Humanoid-v5", 1000, 50, 0.995, 60),
+    ],
+)
+def test_batchppo_tasks(env: str, longest: int, steps: float, discount: float, episodes: int) -> None:
+    config = resolve(env, "batchppo")[1]
+    assert (config.loss.unroll_length, config.steps) == (longest, steps * 1e6)
+    assert (config.loss.discount, config.loss.episodes_per_update) == (discount, episodes)
+
+
+def test_batchppo_parameters() -> None:
+    config = resolve("HalfCheetah-v5", "batchppo")[1]
+    assert config.vec.num_envs == 30
+    network = config.network
+    assert (network.layers, network.activation, network.mean_activation) == ((200, 100), "relu", "tanh")
+    assert (network.initial_std, network.std_parametrisation, network.init) == (0.35, "softplus", "glorot")
+    assert (network.normalise_observations, network.observation_clip) == (True, 5.0)
+    assert config.loss == PPOConfig(
+        unroll_length=1000,
+        episodes_per_update=30,
+        epochs=25,
+        minibatches=1,
+        discount=0.99,
+        gae_lambda=1.0,
+        recompute_advantages=False,
+        normalise_advantages="batch",
+        clip_ratio=None,
+        kl_penalty=1.0,
+        kl_target=0.01,
+        kl_cutoff_factor=2.0,
+        kl_cutoff_coefficient=1000.0,
+        value_cost=1.0,
+        entropy_cost=0.0,
+        reward_scaling="rewards",
+        reward_clip=10.0,
+    )
+    optimiser = config.optimiser
+    assert (optimiser.learning_rate, optimiser.schedule, optimiser.epsilon) == (1e-4, "constant", 1e-8)
+    assert optimiser.max_gradient_norm is None

@@ -1,0 +1,77 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pronghorn.telemetry.writers import JsonLines, TensorBoard, truncate_after
+
+NAN, INF = float("nan"), float("inf")
+
+
+def read(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_only_what_exists_is_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = JsonLines(path)
+    writer.write({"step": np.int64(3), "a": 0.1, "b": NAN, "c": -INF, "d": np.float32(0.5), "e": np.float32(NAN)})
+    assert path.read_text() == '{"step": 3, "a": 0.1, "d": 0.5}\n'
+    writer.close()
+    writer.close()
+
+
+def test_what_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    writer = JsonLines(tmp_path / "metrics.jsonl")
+    with pytest.raises(TypeError, match="object is not JSON"):
+        writer.write({"step": object()})
+    writer.close()
+
+
+def test_a_line_cut_short_by_a_crash_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "ret')
+    writer = JsonLines(path)
+    writer.write({"step": 3})
+    writer.close()
+    assert read(path) == [{"step": 1}, {"step": 3}]
+
+
+def test_truncation_keeps_everything_up_to_the_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    truncate_after(path, 5)
+    assert not path.exists()
+    path.write_text('{"step": 1}\n{"step": 5}\n{"step": 6}\n{"step": 2}\n[]\n{"a": 1}\nnonsense\n{"step": 3}')
+    truncate_after(path, 5)
+    assert read(path) == [{"step": 1}, {"step": 5}, {"step": 2}]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
+    first = TensorBoard(tmp_path)
+    for step in (10, 20, 30):
+        first.write({"step": step, "return/mean": step / 2, "loss/value": NAN})
+    first.close()
+    resumed = TensorBoard(tmp_path, resumed_at=20)
+    resumed.write({"step": 30, "return/mean": 99.0})
+    resumed.close()
+    resumed.close()
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["return/mean"]
+    assert [(event.step, event.value) for event in events.Scalars("return/mean")] == [(10, 5), (20, 10), (30, 99)]
+
+
+def test_tensorboard_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pronghorn.telemetry import writers\n"
+        "assert 'tensorboard' not in sys.modules\n"
+        "writer = writers.TensorBoard(Path(sys.argv[1])); writer.write({'step': 1, 'a': 2.0}); writer.close()\n"
+        "assert 'torch' not in sys.modules and 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)

@@ -1,0 +1,361 @@
+"""The command line as its user meets it: help, errors of one line, exit codes, options, and the picture of ``plot``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pronghorn
+from pronghorn import cli
+from pronghorn.__main__ import main
+from pronghorn.config import RunConfig, option_names, override, to_json
+from pronghorn.presets.resolve import resolve
+from pronghorn.tools import plot
+from pronghorn.types import UserError
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Calls of the API, which is replaced; each ends with the thread budget at its time."""
+    seen: list[tuple[Any, ...]] = []
+
+    def record(name: str, answer: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            seen.append((name, *arguments, os.environ.get("OMP_NUM_THREADS")))
+            return answer
+
+        return call
+
+    result = types.SimpleNamespace(run=Path("r"), exit_code=130, summary="stopped at step 5")
+    evaluation = {
+        "return_mean": 12.5,
+        "return_std": 1.0,
+        "return_quartiles": (11.0, 12.0, 13.0),
+        "length_mean": 200.0,
+        "episodes": 4,
+        "capped": 0,
+    }
+    api = types.ModuleType("pronghorn.api")
+    api.__dict__.update(
+        train=record("train", result), resume=record("resume", result), evaluate=record("evaluate", evaluation)
+    )
+    monkeypatch.setitem(sys.modules, "pronghorn.api", api)
+    monkeypatch.setattr(pronghorn, "api", api, raising=False)
+    for name in THREADS:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return seen
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list"], ["train", "--help"], ["train", "X", "-h"]])
+def test_help_loads_no_torch_and_no_gymnasium(arguments: list[str]) -> None:
+    done = python(
+        f"""
+import sys
+from pronghorn.__main__ import main
+try:
+    code = main({arguments})
+except SystemExit as stop:
+    code = stop.code
+print(sorted({{"torch", "gymnasium", "mujoco", "matplotlib"}} & sys.modules.keys()), code)
+"""
+    )
+    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+
+
+def test_help_is_fast() -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "pronghorn", "--help"], check=True, capture_output=True, timeout=30)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.5
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["-h"]) == main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {command} " in text for command in cli.COMMANDS)
+
+
+def test_train_help_shows_every_option_and_the_presets_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "HalfCheetah-v5", "--algorithm", "batchppo", "--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in option_names(RunConfig(env="e")):
+        if name not in ("env", "env_args"):
+            assert f"--{name.replace('_', '-')}" in text
+    assert "(default: 200 100)" in text and "(default: batchppo-halfcheetah)" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("pronghorn 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("trian X", "unknown command 'trian'; did you mean train?"),
+        ("train", "train needs an environment: pronghorn train ENV; 'pronghorn list' shows some"),
+        ("train X --learning-rat 3", "unknown option --learning-rat; did you mean --learning-rate?"),
+        ("train X --learning-rat=3", "unknown option --learning-rat; did you mean --learning-rate?"),
+        ("train X --zzzzzzzz", "unknown option --zzzzzzzz; see 'pronghorn train --help'"),
+        ("train X Y", "unexpected argument 'Y'; see 'pronghorn train --help'"),
+        ("train X --algorithm pppo", "--algorithm: unknown value 'pppo'; did you mean ppo?"),
+        ("train X --preset ppo-cartpol", "unknown preset 'ppo-cartpol'; did you mean ppo-cartpole?"),
+        (
+            "train X --preset ppo-mujoco --algorithm batchppo",
+            "preset ppo-mujoco belongs to ppo, not to --algorithm batchppo",
+        ),
+        ("train X --layout pol", "--layout: unknown value 'pol'; did you mean pool?"),
+        ("train X --compile maybe", "--compile: unknown value 'maybe'; known: false, true"),
+        ("train X --steps abc", "--steps: 'abc' is not a number"),
+        ("train X --steps 2.5", "--steps: '2.5' is not a whole number"),
+        ("train X --steps inf", "--steps: 'inf' is not a whole number"),
+        ("train X --workers many", "--workers: 'many' is not a number"),
+        ("train X --steps -5", "--steps must be positive, not -5"),
+        ("train X --env-arg speed", "--env-arg must be KEY=VALUE, not 'speed'"),
+        ("train X --device", "Missing value for argument '--device'. Expected 1 values"),
+        ("resume", "RUN is missing; see 'pronghorn resume --help'"),
+        ("eval R --episode 5", "unknown option --episode; did you mean --episodes?"),
+        ("eval R --episodes 0", "--episodes must be positive, not 0"),
+        ("plot", "RUN is missing; see 'pronghorn plot --help'"),
+        ("plot R --out curves.gif", "--out must end in .png, .svg or .pdf, not 'curves.gif'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: str, message: str, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"pronghorn: {message}\n"
+    assert calls == []
+
+
+def test_a_user_error_of_the_api_is_one_line(
+    calls: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise UserError("run directory r exists;\n choose another")
+
+    monkeypatch.setattr(sys.modules["pronghorn.api"], "train", refuse)
+    assert main(["train", "CartPole-v1"]) == 2
+    assert capsys.readouterr().err == "pronghorn: run directory r exists; choose another\n"
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    done = python(
+        """
+import sys, types, pronghorn
+def train(config, quiet): raise RuntimeError("worker 3 died")
+pronghorn.api = sys.modules["pronghorn.api"] = types.SimpleNamespace(train=train)
+from pronghorn.__main__ import main
+sys.exit(main(["train", "CartPole-v1"]))
+"""
+    )
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "worker 3 died" in done.stderr
+
+
+def test_train_passes_preset_options_and_threads(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "train --algorithm batchppo HalfCheetah-v5 --seed 4 --threads 3 --learning-rate 1e-3 --quiet"
+    assert main(arguments.split()) == 130
+    expected = override(
+        resolve("HalfCheetah-v5", "batchppo")[1],
+        seed=4,
+        threads=3,
+        learning_rate=1e-3,
+        run="runs/HalfCheetah-v5-batchppo-seed4",
+    )
+    assert calls == [("train", expected, True, "3")]
+    assert capsys.readouterr().out.splitlines()[-1] == "stopped at step 5"
+
+
+def test_train_options_of_every_kind(calls: list[Any]) -> None:
+    arguments = (
+        "train CartPole-v1 --preset batchppo-cartpole --run my/run --steps 5e5 --layers 7 8 9 --compile True "
+        "--clip-ratio 0.3 --kl-penalty None --workers none --no-normalise-observations --num_envs=2 "
+        "--env-arg render_mode=human --env-arg size=[1,2] --env-arg easy=true"
+    )
+    main(arguments.split())
+    ((_, config, quiet, threads),) = calls
+    assert config == override(
+        resolve("CartPole-v1", preset="batchppo-cartpole")[1],
+        run="my/run",
+        steps=500_000,
+        layers=(7, 8, 9),
+        compile=True,
+        clip_ratio=0.3,
+        kl_penalty=None,
+        normalise_observations=False,
+        num_envs=2,
+        env_args={"render_mode": "human", "size": [1, 2], "easy": True},
+    )
+    assert (quiet, threads) == (False, "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500k", 500_000), ("5e5", 500_000), ("1.5M", 1_500_000), ("12", 12), ("10**20", None)]
+)
+def test_steps_may_be_short(text: str, value: int | None, calls: list[Any]) -> None:
+    if value is None:
+        assert main(["train", "X", "--steps", text]) == 2
+    else:
+        main(["train", "X", "--steps", text])
+        assert calls[0][1].steps == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False), ("none", None), ("None", None)])
+def test_compile_is_one_of_three(text: str, value: bool | None, calls: list[Any]) -> None:
+    main(["train", "X", "--compile", text])
+    assert calls[0][1].compile is value
+
+
+def test_threads_of_the_user_stay(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    main(["train", "X", "--threads", "2"])
+    assert calls[0][-1] == "7"
+    assert os.environ["MKL_NUM_THREADS"] == "2"
+    assert [os.environ[name] for name in THREADS[2:]] == ["PASSIVE", "0", "0"]
+
+
+def test_resume_uses_the_threads_of_the_run(calls: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"threads": 2}))
+    assert main(["resume", str(tmp_path), "--steps", "2M"]) == 130
+    assert calls == [("resume", tmp_path, 2_000_000, False, "2")]
+
+
+def test_eval_prints_a_line_or_json(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "R", "--episodes", "4"]) == 0
+    line = "return 12.50 ± 1.00 over 4 episodes (quartiles 11.00 … 12.00 … 13.00), length 200.0\n"
+    assert capsys.readouterr().out == line
+    assert main(["eval", "R", "--sample", "--seed", "9", "--json"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("\n") == 1
+    assert json.loads(output)["return_quartiles"] == [11.0, 12.0, 13.0]
+    assert calls == [("evaluate", Path("R"), 4, False, None, "1"), ("evaluate", Path("R"), 10, True, 9, "1")]
+
+
+def test_list_tells_how_to_get_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "FAMILIES", (("A", "json", "pip install a", "A-v0"), ("B", "no_b", "pip install b", "B")))
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["A", "A-v0", "(installed)"],
+        ["B", "B", "(pip", "install", "b)"],
+    ]
+    assert any("ppo-cartpole" in line for line in lines)
+
+
+def series(steps: list[float], values: list[float]) -> plot.Series:
+    return np.asarray(steps, np.float64), np.asarray(values, np.float64)
+
+
+def test_curve_is_the_quartiles_on_the_common_grid() -> None:
+    runs = [
+        series([0, 10, 20], [0, 10, 20]),
+        series([10, 20, 40], [20, 40, 80]),
+        series([5, 15, 25], [15, 45, 75]),
+        series([10, 30], [40, 120]),
+        series([10, 30], [50, 150]),
+    ]
+    steps, median, low, high = plot.curve(runs)
+    assert steps.tolist() == [10, 15, 20]
+    assert median.tolist() == [30, 45, 60]
+    assert low.tolist() == [20, 30, 40]
+    assert high.tolist() == [40, 60, 80]
+
+
+def test_curve_of_one_run_is_the_run() -> None:
+    steps, *bands = plot.curve([series([3, 7], [5, 9])])
+    assert steps.tolist() == [3, 7]
+    assert [band.tolist() for band in bands] == [[5, 9]] * 3
+
+
+def test_curve_without_common_steps_is_empty() -> None:
+    assert all(part.size == 0 for part in plot.curve([series([0, 1], [0, 1]), series([5, 6], [0, 1])]))
+
+
+def make_run(directory: Path, config: RunConfig, reports: list[dict[str, float]], tail: str = "") -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(to_json(config) | {"versions": {"numpy": "2"}}))
+    lines = [json.dumps(report) for report in reports]
+    (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n" + tail)
+    return directory
+
+
+def test_metrics_of_a_resumed_and_cut_run(tmp_path: Path) -> None:
+    reports = [{"step": step, "eval/return": step + 0.5} for step in (10, 20, 30)]
+    again = [{"step": 20, "eval/return": -1.0}, {"step": 25, "loss/value": 3.0}, {"step": 40, "eval/return": -2.0}]
+    run = make_run(tmp_path / "r", RunConfig(env="e"), reports + again, '{"step": 50, "eval/re')
+    steps, values = plot.read_metric(run, "eval/return")
+    assert steps.tolist() == [10, 20, 40]
+    assert values.tolist() == [10.5, -1.0, -2.0]
+
+
+def test_runs_are_grouped_by_what_decides_learning(tmp_path: Path) -> None:
+    base = RunConfig(env="e")
+    reports = [{"step": 1, "eval/return": 2.0}]
+    configs = [
+        base,
+        override(base, seed=1, run="elsewhere", workers=3, compile=True),
+        override(base, learning_rate=0.5),
+        override(base, env="f"),
+    ]
+    runs = [make_run(tmp_path / str(index), config, reports) for index, config in enumerate(configs)]
+    groups = plot.collect([*runs, runs[0]], "eval/return")
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    names = plot.labels([group.options for group in groups])
+    assert names == ["ppo, learning rate 0.0003", "ppo, learning rate 0.5", "ppo"]
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
+def test_plot_writes_a_picture(suffix: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = []
+    for env in ("CartPole-v1", "Hopper-v5"):
+        for seed in range(3):
+            reports = [{"step": step, "eval/return": float(step * (seed + 1))} for step in (100, 200, 300)]
+            runs.append(make_run(tmp_path / f"{env}{seed}", RunConfig(env=env, seed=seed), reports))
+    out = tmp_path / "new" / f"curves{suffix}"
+    assert main(["plot", *map(str, runs), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"wrote {out}\n"
+    content = out.read_bytes()
+    assert content.startswith(start)
+    if suffix == ".svg":
+        text = content.decode()
+        for label in ("CartPole-v1", "Hopper-v5", "environment steps", "evaluation return", "ppo (3 seeds)"):
+            assert label in text
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("eval/retrun", "has no 'eval/retrun' yet; did you mean eval/return?"), ("eval/return", "is not a run")],
+)
+def test_plot_explains_what_is_missing(
+    key: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r", RunConfig(env="e"), [{"step": 1, "eval/return": 2.0}])
+    directory = tmp_path if message == "is not a run" else run
+    assert main(["plot", str(directory), "--key", key, "--out", str(tmp_path / "c.png")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and message in error

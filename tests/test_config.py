@@ -1,0 +1,166 @@
+"""The configuration: its options, their round trip through JSON, overrides and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pronghorn
+from pronghorn import config
+from pronghorn.config import NetworkConfig, PPOConfig, RunConfig, VecConfig, from_json, override, to_json, validate
+from pronghorn.types import UserError
+
+OPTIONS = """
+env env_args algorithm runner preset steps seed run device threads compile evaluate_every evaluation_episodes
+checkpoint_every keep_checkpoints
+num_envs groups layout workers env_timeout
+layers activation mean_activation initial_std std_parametrisation init core normalise_observations observation_clip
+unroll_length episodes_per_update epochs minibatches discount gae_lambda recompute_advantages normalise_advantages
+clip_ratio kl_penalty kl_target kl_cutoff_factor kl_cutoff_coefficient value_cost entropy_cost reward_scaling
+reward_clip
+learning_rate schedule epsilon max_gradient_norm
+""".split()
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of an option's type."""
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: values(inner) for name, inner in hints.items()})
+    if typing.get_origin(hint) is Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return st.lists(st.integers()).map(tuple)
+    if typing.get_origin(hint) is dict:
+        plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+        return st.dictionaries(st.text(), st.recursive(plain, st.lists, max_leaves=4), max_size=3)
+    if hint is float:
+        return st.floats(allow_nan=False)
+    if len(config.alternatives(hint)) > 1:
+        return st.one_of(*map(values, config.alternatives(hint)))
+    return st.from_type(hint)
+
+
+def test_options_are_these() -> None:
+    assert config.option_names(RunConfig(env="e")) == OPTIONS
+
+
+def test_no_option_name_is_used_twice() -> None:
+    assert len(set(OPTIONS)) == len(OPTIONS)
+
+
+def test_every_option_has_a_reader() -> None:
+    root = Path(pronghorn.__file__).parent
+    read: set[str] = set()
+    for path in root.rglob("*.py"):
+        if path != root / "config.py":
+            nodes = ast.walk(ast.parse(path.read_text()))
+            read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert [name for name in OPTIONS if name not in read] == []
+
+
+@given(values(RunConfig))
+def test_json_round_trip(original: RunConfig) -> None:
+    assert from_json(RunConfig, json.loads(json.dumps(to_json(original)))) == original
+
+
+def test_missing_keys_are_defaults() -> None:
+    assert from_json(RunConfig, {"env": "e", "loss": {"epochs": 3}}) == RunConfig("e", loss=PPOConfig(epochs=3))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"env": "e", "step": 1}, "unknown option 'step' in RunConfig; did you mean steps"),
+        ({"env": "e", "vec": {"num_env": 1}}, "unknown option 'num_env' in VecConfig; did you mean num_envs"),
+        ({"steps": 1}, "option 'env' is missing in RunConfig"),
+        ({"env": "e", "vec": 3}, "VecConfig must be an object with options, not 3"),
+    ],
+)
+def test_from_json_refuses(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        from_json(RunConfig, data)
+
+
+def test_override_finds_nested_options() -> None:
+    base = RunConfig(env="e")
+    changed = override(base, steps=7, num_envs=3, layers=[5, 6], clip_ratio=None)
+    assert (changed.steps, changed.vec.num_envs, changed.network.layers) == (7, 3, (5, 6))
+    assert changed.loss.clip_ratio is None
+    assert changed == RunConfig(
+        "e", steps=7, vec=VecConfig(num_envs=3), network=NetworkConfig(layers=(5, 6)), loss=PPOConfig(clip_ratio=None)
+    )
+    assert base == RunConfig(env="e")
+
+
+def test_override_refuses_unknown_options() -> None:
+    with pytest.raises(UserError, match="unknown option 'learning_rat'; did you mean learning_rate"):
+        override(RunConfig(env="e"), steps=7, learning_rat=1.0)
+
+
+@pytest.mark.parametrize("name", [*OPTIONS])
+def test_override_reaches_every_option(name: str) -> None:
+    marker: Any = object()
+    changed = override(RunConfig(env="e"), **{name: marker})
+    parts = [changed, changed.vec, changed.network, changed.loss, changed.optimiser]
+    assert [getattr(part, name) for part in parts if hasattr(part, name)] == [marker]
+
+
+def test_validate_accepts_the_defaults() -> None:
+    validate(RunConfig(env="e"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "--steps must be positive, not 0"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be positive, not nan"),
+        ({"layers": (4, 0)}, "--layers must be positive, not 0"),
+        ({"workers": -1}, "--workers must be positive, not -1"),
+        ({"max_gradient_norm": 0.0}, "--max-gradient-norm must be positive, not 0.0"),
+        ({"seed": -1}, "--seed must not be negative, not -1"),
+        ({"value_cost": -0.5}, "--value-cost must not be negative, not -0.5"),
+        ({"discount": 1.5}, "--discount must be between 0 and 1, not 1.5"),
+        ({"gae_lambda": -0.1}, "--gae-lambda must be between 0 and 1, not -0.1"),
+        ({"groups": 17}, "--groups 17 is more than --num-envs 16"),
+        ({"clip_ratio": None}, "--clip-ratio and --kl-penalty are both off"),
+        ({"num_envs": 2, "unroll_length": 3, "minibatches": 7}, "--minibatches 7 is more than the 6 rows"),
+        ({"layout": "auot"}, "--layout must be one of auto, serial, pool, not 'auot'"),
+        ({"steps": 1.5}, "--steps must be int, not 1.5"),
+        ({"epochs": True}, "--epochs must be int, not True"),
+        ({"layers": ("4",)}, "--layers must be .*, not"),
+        ({"compile": "yes"}, "--compile must be .*, not 'yes'"),
+    ],
+)
+def test_validate_names_the_option(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        validate(override(RunConfig(env="e"), **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"workers": 2}, {"learning_rate": 1}, {"compile": False}, {"layers": ()}, {"clip_ratio": None, "kl_penalty": 1.0}],
+)
+def test_validate_accepts(changes: dict[str, Any]) -> None:
+    validate(override(RunConfig(env="e"), **changes))
+
+
+@pytest.mark.parametrize(
+    ("env", "run"),
+    [
+        ("HalfCheetah-v5", "runs/HalfCheetah-v5-ppo-seed3"),
+        ("ALE/Pong-v5", "runs/ALE-Pong-v5-ppo-seed3"),
+        ("./my/env.py:Maze", "runs/my-env.py-Maze-ppo-seed3"),
+        ("../env.py:Maze", "runs/env.py-Maze-ppo-seed3"),
+    ],
+)
+def test_default_run_is_one_directory_deep(env: str, run: str) -> None:
+    assert config.default_run(RunConfig(env=env, seed=3)) == run
