@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of contestants, separated by commas")
     parser.add_argument("--json", action="store_true", help="one object on one line instead of the table")
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats must be positive, not {options.repeats}")
 
     peers_python = shutil.which(options.peers_python)
     if peers_python is None:

@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of layouts, separated by commas")
     parser.add_argument("--json", action="store_true", help="one object on one line for each env instead of a table")
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats must be positive, not {options.repeats}")
 
     chosen = options.only.split(",") if options.only else list(LAYOUTS)
     if unknown := set(chosen) - set(LAYOUTS):

@@ -150,6 +150,19 @@ def test_mistakes_are_one_line(
     assert calls == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_mistakes_are_one_line_in_every_terminal(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pronghorn", "train", "X", "--workers", "many"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding, "COLUMNS": "40"},
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"pronghorn: --workers: 'many' is not a number\n"
+
+
 def test_a_user_error_of_the_api_is_one_line(
     calls: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +172,15 @@ def test_a_user_error_of_the_api_is_one_line(
     monkeypatch.setattr(sys.modules["pronghorn.api"], "train", refuse)
     assert main(["train", "CartPole-v1"]) == 2
     assert capsys.readouterr().err == "pronghorn: run directory r exists; choose another\n"
+
+
+def test_ctrl_c_is_quiet(calls: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["pronghorn.api"], "evaluate", interrupt)
+    assert main(["eval", "R"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_other_errors_keep_their_traceback() -> None:
@@ -213,7 +235,8 @@ def test_train_options_of_every_kind(calls: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("500k", 500_000), ("5e5", 500_000), ("1.5M", 1_500_000), ("12", 12), ("10**20", None)]
+    ("text", "value"),
+    [("500k", 500_000), ("5e5", 500_000), ("1.5M", 1_500_000), ("12", 12), ("12G", None), ("k", None)],
 )
 def test_steps_may_be_short(text: str, value: int | None, calls: list[Any]) -> None:
     if value is None:
@@ -238,7 +261,7 @@ def test_threads_of_the_user_stay(calls: list[Any], monkeypatch: pytest.MonkeyPa
 
 
 def test_resume_uses_the_threads_of_the_run(calls: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"threads": 2}))
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"threads": 2}}))
     assert main(["resume", str(tmp_path), "--steps", "2M"]) == 130
     assert calls == [("resume", tmp_path, 2_000_000, False, "2")]
 
@@ -251,7 +274,15 @@ def test_eval_prints_a_line_or_json(calls: list[Any], capsys: pytest.CaptureFixt
     output = capsys.readouterr().out
     assert output.count("\n") == 1
     assert json.loads(output)["return_quartiles"] == [11.0, 12.0, 13.0]
-    assert calls == [("evaluate", Path("R"), 4, False, None, "1"), ("evaluate", Path("R"), 10, True, 9, "1")]
+    assert calls == [("evaluate", Path("R"), 4, False, None, "1"), ("evaluate", Path("R"), 20, True, 9, "1")]
+
+
+def test_evaluation_tells_of_episodes_cut_short() -> None:
+    assert cli.describe({"episodes": 0, "capped": 3}) == "no episode ended, 3 cut short"
+    result = {"return_mean": 1, "return_std": 0, "return_quartiles": [1, 1, 1], "length_mean": 2}
+    assert cli.describe(result | {"episodes": 4, "capped": 2}).endswith(
+        "over 4 episodes (quartiles 1.00 … 1.00 … 1.00), length 2.0, 2 cut short"
+    )
 
 
 def test_list_tells_how_to_get_what_is_missing(
@@ -298,7 +329,7 @@ def test_curve_without_common_steps_is_empty() -> None:
 
 def make_run(directory: Path, config: RunConfig, reports: list[dict[str, float]], tail: str = "") -> Path:
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(to_json(config) | {"versions": {"numpy": "2"}}))
+    (directory / "config.json").write_text(json.dumps({"config": to_json(config), "versions": {"numpy": "2"}}))
     lines = [json.dumps(report) for report in reports]
     (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n" + tail)
     return directory

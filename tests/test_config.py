@@ -18,16 +18,58 @@ from pronghorn import config
 from pronghorn.config import NetworkConfig, PPOConfig, RunConfig, VecConfig, from_json, override, to_json, validate
 from pronghorn.types import UserError
 
-OPTIONS = """
-env env_args algorithm runner preset steps seed run device threads compile evaluate_every evaluation_episodes
-checkpoint_every keep_checkpoints
-num_envs groups layout workers env_timeout
-layers activation mean_activation initial_std std_parametrisation init core normalise_observations observation_clip
-unroll_length episodes_per_update epochs minibatches discount gae_lambda recompute_advantages normalise_advantages
-clip_ratio kl_penalty kl_target kl_cutoff_factor kl_cutoff_coefficient value_cost entropy_cost reward_scaling
-reward_clip
-learning_rate schedule epsilon max_gradient_norm
-""".split()
+OPTIONS = [
+    "env",
+    "env_args",
+    "algorithm",
+    "runner",
+    "preset",
+    "steps",
+    "seed",
+    "run",
+    "device",
+    "threads",
+    "compile",
+    "evaluate_every",
+    "evaluation_episodes",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "num_envs",
+    "groups",
+    "layout",
+    "workers",
+    "env_timeout",
+    "layers",
+    "activation",
+    "mean_activation",
+    "initial_std",
+    "std_parametrisation",
+    "init",
+    "core",
+    "normalise_observations",
+    "observation_clip",
+    "unroll_length",
+    "episodes_per_update",
+    "epochs",
+    "minibatches",
+    "discount",
+    "gae_lambda",
+    "recompute_advantages",
+    "normalise_advantages",
+    "clip_ratio",
+    "kl_penalty",
+    "kl_target",
+    "kl_cutoff_factor",
+    "kl_cutoff_coefficient",
+    "value_cost",
+    "entropy_cost",
+    "reward_scaling",
+    "reward_clip",
+    "learning_rate",
+    "schedule",
+    "epsilon",
+    "max_gradient_norm",
+]
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -58,12 +100,11 @@ def test_no_option_name_is_used_twice() -> None:
 
 
 def test_every_option_has_a_reader() -> None:
-    root = Path(pronghorn.__file__).parent
     read: set[str] = set()
-    for path in root.rglob("*.py"):
-        if path != root / "config.py":
-            nodes = ast.walk(ast.parse(path.read_text()))
-            read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for path in Path(pronghorn.__file__).parent.rglob("*.py"):
+        parts = [part for part in ast.parse(path.read_text()).body if getattr(part, "name", "") != "validate"]
+        nodes = [node for part in parts for node in ast.walk(part)]
+        read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert [name for name in OPTIONS if name not in read] == []
 
 

@@ -18,10 +18,10 @@ LOOK = 16
 """Batches between two looks at the clock."""
 
 
-def pronghorn_layout(layout: str) -> Callable[[str, int], Generator[int]]:
+def pronghorn_layout(layout: str) -> Callable[[str, int], Generator[int, None, None]]:
     """Pronghorn's serial or pool layout, with a worker per core: steps in each batch."""
 
-    def batches(env: str, num_envs: int) -> Generator[int]:
+    def batches(env: str, num_envs: int) -> Generator[int, None, None]:
         import numpy as np
 
         from pronghorn import seeding, tree
@@ -51,10 +51,10 @@ def pronghorn_layout(layout: str) -> Callable[[str, int], Generator[int]]:
     return batches
 
 
-def gymnasium_vector(mode: str) -> Callable[[str, int], Generator[int]]:
+def gymnasium_vector(mode: str) -> Callable[[str, int], Generator[int, None, None]]:
     """gymnasium's SyncVectorEnv or AsyncVectorEnv (with its shared memory): steps in each batch."""
 
-    def batches(env: str, num_envs: int) -> Generator[int]:
+    def batches(env: str, num_envs: int) -> Generator[int, None, None]:
         import gymnasium
 
         envs = gymnasium.make_vec(env, num_envs, vectorization_mode=mode, disable_env_checker=True)

@@ -23,7 +23,7 @@ def steps() -> int:
     """``--steps`` of the command line, rounded down to whole updates. Exits where none is left to time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
-    updates = parser.parse_args().steps // BATCH
+    updates: int = parser.parse_args().steps // BATCH
     if updates <= WARM_UP:
         parser.error(f"--steps must be at least {(WARM_UP + 1) * BATCH}")
     return updates * BATCH

@@ -25,7 +25,8 @@ example: pronghorn train CartPole-v1 --seed 1 && pronghorn eval runs/CartPole-v1
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit code.
 
-    A mistake of the user's is one line on stderr and code 2; any other exception leaves with its traceback.
+    A mistake of the user's is one line on stderr and code 2, Ctrl-C where nothing is to be saved a quiet 130; any
+    other exception leaves with its traceback.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -44,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"pronghorn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
-import sysconfig
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
@@ -21,6 +19,7 @@ from pronghorn import build, checkpoint, tree
 from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
+from pronghorn.learning import compiler
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.runners.sync import SyncRunner
 from pronghorn.seeding import Domain, generator
@@ -197,6 +196,7 @@ class _Session:
 
     def __enter__(self) -> _Session:
         with self._stack as opening:
+            torch.set_num_threads(self._config.threads or 1)
             config, timers, weights = self._config, PhaseTimers(), LocalWeights()
             envs = opening.enter_context(closing(build.vec(config, Domain.TRAINING_ENV)))
             few = min(config.evaluation_episodes, config.vec.num_envs)
@@ -291,7 +291,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         cores = os.cpu_count() or 1
         vec = dataclasses.replace(vec, workers=min(cores, vec.num_envs) if vec.layout == "pool" else 1)
     compiled = config.compile
-    obstacle = _compiler_obstacle()
+    obstacle = compiler.obstacle()
     if compiled is None:
         per_batch = config.loss.episodes_per_update or config.vec.num_envs
         batches = config.steps / (per_batch * config.loss.unroll_length)
@@ -304,14 +304,6 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         reasons.append(f"update not compiled: {obstacle}")
         compiled = False
     return dataclasses.replace(config, vec=vec, compile=compiled, threads=config.threads or 1), reasons
-
-
-def _compiler_obstacle() -> str:
-    """Why nothing can be compiled here; empty if it can."""
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
-        return "there is no C++ compiler (install g++ or clang++)"
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    return "" if header.exists() else "Python.h is missing (install python3-dev)"
 
 
 def _check_device(device: str) -> None:

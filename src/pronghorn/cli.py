@@ -72,12 +72,12 @@ class EvalOptions:
 
     run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
     """directory of the run"""
-    episodes: int = 10
+    episodes: int = 20
     """number of episodes"""
     sample: FlagCreatePairsOff[bool] = False
     """sample actions as in training instead of taking the most likely"""
     seed: int | None = None
-    """of the episodes (none: that of the run, on held-out episodes)"""
+    """chooses other episodes (none: those of the evaluations during training)"""
     json: FlagCreatePairsOff[bool] = False
     """print one JSON object on one line"""
 
@@ -237,7 +237,9 @@ def set_threads(threads: int | None) -> None:
 
 
 def describe(result: dict[str, Any]) -> str:
-    """One readable line of what ``api.evaluate`` returns."""
+    """One readable line of what ``api.evaluate`` returns; without a finished episode there are no returns."""
+    if not result["episodes"]:
+        return f"no episode ended, {result['capped']:g} cut short"
     quartiles = " … ".join(f"{value:.2f}" for value in result["return_quartiles"])
     line = (
         f"return {result['return_mean']:.2f} ± {result['return_std']:.2f} over {result['episodes']:g} episodes "
@@ -271,9 +273,10 @@ def _parse(
 
 
 def _first_message(text: str, command: str) -> str:
-    """The message in the box that tyro draws: what stands between its title and its first rule or empty line."""
-    contents = [line.strip("│╭╮╰╯─ ") for line in text.splitlines()[1:]]
-    message = " ".join(itertools.takewhile(bool, contents)).removeprefix("Error parsing ").rstrip(".")
+    """The message in the box that tyro draws, in Unicode or ASCII: from the title to the next rule or empty line."""
+    contents = [re.sub(r"^-+$", "", line.strip("│╭╮╰╯─ ")) for line in text.splitlines()[1:]]
+    body = itertools.dropwhile(lambda content: not content, contents)
+    message = " ".join(itertools.takewhile(bool, body)).removeprefix("Error parsing ").rstrip(".")
     missing = re.match(r"Missing from .*?: (\S+)", message)
     return f"{missing[1]} is missing; see 'pronghorn {command} --help'" if missing else message
 
@@ -358,7 +361,7 @@ def _finish(result: Result) -> int:
 def _threads_of(directory: Path) -> int | None:
     """What the run was trained with; None where it cannot be told, which opening the run will explain better."""
     try:
-        threads = json.loads((directory / "config.json").read_text()).get("threads")
-    except (OSError, ValueError, AttributeError):
+        threads = json.loads((directory / "config.json").read_text())["config"]["threads"]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return threads if isinstance(threads, int) else None

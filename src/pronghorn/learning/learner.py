@@ -18,6 +18,7 @@ from torch.func import functional_call
 from pronghorn import tree
 from pronghorn.algorithms.base import Algorithm, BoundAgent, Hyperparameters, Rows, Targets
 from pronghorn.config import OptimiserConfig
+from pronghorn.learning import compiler
 from pronghorn.learning.optimisers import adam, adam_state, clip_by_global_norm
 from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.networks.agent import Agent, AgentOutput
@@ -73,7 +74,8 @@ class Learner:
         self._flat = torch.cat([value.detach().flatten() for value in agent.parameters()])
         self._optimiser_state = adam_state(self._flat)
         self._checked = False
-        gradient, apply = _compile(self._gradient, compiled), _compile(self._apply, compiled)
+        prepare = compiler.compiled if compiled else _as_it_is
+        gradient, apply = prepare(self._gradient), prepare(self._apply)
 
         def reduced_step(flat: Tensor, state: dict[str, Tensor], *data: Any) -> Any:
             assert reduce is not None
@@ -84,8 +86,8 @@ class Learner:
             found, metrics = self._gradient(flat, *data)
             return *self._apply(flat, state, found, data[-1]), metrics
 
-        self._step = _compile(whole_step, compiled) if reduce is None else reduced_step
-        self._targets = _compile(self._compute_targets, compiled)
+        self._step = prepare(whole_step) if reduce is None else reduced_step
+        self._targets = prepare(self._compute_targets)
 
     def observe(self, batch: Trajectory) -> None:
         """Takes statistics alone from a batch of random actions: those of version 0."""
@@ -306,9 +308,5 @@ class Learner:
         return {name: torch.tensor(value, dtype=torch.float32, device=self._device) for name, value in numbers.items()}
 
 
-def _compile(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-    if not compiled:
-        return function
-    # Lets the tracer follow autograd.grad, so that eager and compiled updates are one code path.
-    torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(function, fullgraph=True, dynamic=False)
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function

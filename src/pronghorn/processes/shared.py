@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import mmap
 import os
@@ -61,11 +60,11 @@ class SharedArrays:
         size = max(nbytes(layout), 1)
         if os.fstat(self.fd).st_size < size:
             os.ftruncate(self.fd, size)
-        self._memory = mmap.mmap(self.fd, size)
+        memory = mmap.mmap(self.fd, size)
         offset = 0
         arrays: list[Any] = []
         for spec in tree.leaves(layout):
-            arrays.append(np.ndarray(spec.shape, spec.dtype, self._memory, offset))
+            arrays.append(np.ndarray(spec.shape, spec.dtype, memory, offset))
             offset += _padded(spec)
         self.arrays = tree.like(layout, arrays)
 
@@ -74,9 +73,7 @@ class SharedArrays:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        self.arrays = None
-        with contextlib.suppress(BufferError):  # somebody still holds an array: it keeps the memory alive
-            self._memory.close()
+        self.arrays = None  # arrays keep the mapping alive, and it ends with the last: never close it under one
 
 
 def _padded(spec: ArraySpec) -> int:

@@ -113,7 +113,7 @@ def collect(runs: Sequence[Path], key: str) -> list[Group]:
 def read_options(run: Path) -> dict[str, Any]:
     """What decides the learning in ``config.json``, flat: not the seed, and nothing about where and how fast."""
     try:
-        config = json.loads((run / "config.json").read_text())
+        config = json.loads((run / "config.json").read_text())["config"]
         options: dict[str, Any] = {name: config[name] for name in ("env", "env_args", "algorithm", "runner", "steps")}
         options["num_envs"] = config["vec"]["num_envs"]
         for part in ("network", "loss", "optimiser"):

@@ -85,7 +85,7 @@ class PoolVec:
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
             for worker in self._workers:
-                self._tell(worker, None)
+                self._tell(worker, {})
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,7 @@ class PoolVec:
         for index, worker in enumerate(self._workers):
             self._tell(worker, {env: begin for env, begin in begins.items() if env % len(self._workers) == index})
         for group in self._groups:
-            self._request(group)
+            self._request(group.copy())
 
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``BatchedEnv``. Raises ValueError if one of ``envs`` is in flight."""

@@ -79,8 +79,11 @@ class Host:
             yield tree.map(lambda array, t=t: array[t].copy(), actions)
 
     def _write(self, row: int, answer: Row) -> None:
-        for array, value in zip(self._observations, tree.leaves(answer.observation), strict=True):
-            array[row] = value
+        if len(self._observations) == 1 and isinstance(answer.observation, np.ndarray):
+            self._observations[0][row] = answer.observation
+        else:
+            for array, value in zip(self._observations, tree.leaves(answer.observation), strict=True):
+                array[row] = value
         rows = self._rows
         rows["reward"][row] = answer.reward
         rows["terminated"][row] = answer.terminated

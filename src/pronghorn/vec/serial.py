@@ -53,7 +53,7 @@ class SerialVec:
     def reset(self, episodes: IntArray, histories: Sequence[Tree] | None = None) -> None:
         """See ``BatchedEnv``."""
         self._host.expect(rows.begins(episodes, histories))
-        self._flying = deque(self._groups)
+        self._flying = deque(group.copy() for group in self._groups)
         self._in_flight[:] = True
 
     def send(self, actions: Tree, envs: IntArray) -> None:

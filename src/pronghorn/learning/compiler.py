@@ -1,0 +1,43 @@
+"""Compiling an update to one graph: when it is possible, and how it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def obstacle() -> str:
+    """Why nothing can be compiled on this machine, in one line; empty if it can."""
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++")):
+        return "there is no C++ compiler (install g++ or clang++)"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else "Python.h is missing (install python3-dev)"
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as one graph, compiled at its first call for the shapes it sees."""
+    # Imported here, since they take a second that an eager run need not pay.
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    # Lets the tracer follow autograd.grad, so that eager and compiled updates are one code path.
+    dynamo.trace_autograd_ops = True
+    # In this process: a pool of compiling processes would outlive the compilation, and a signal.
+    inductor.compile_threads = 1
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_cache_directory()))
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def _cache_directory() -> Path:
+    """The user's own: torch unpickles what it finds in its cache, and its default place is readable by all."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base) / "pronghorn" / "inductor"
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    return directory

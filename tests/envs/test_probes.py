@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from pronghorn.envs.probes import BanditEnv, ConstantRewardEnv, CountingEnv, MaskedBanditEnv, TwoLengthEnv
+from pronghorn.envs.wrappers import conformer
+
+
+def play(env, seed, policy, limit=2000):
+    """Rewards, and the flags of the last step."""
+    conform = conformer(env.spec.observation, finite=True)
+    observation = conform(env.reset(seed=seed)[0])
+    rewards, over = [], (False, False)
+    while not any(over) and len(rewards) < limit:
+        answer, reward, *over, _ = env.step(policy(observation))
+        observation = conform(answer)
+        rewards.append(reward)
+    return rewards, tuple(over)
+
+
+def test_two_lengths_at_even_odds():
+    lengths = [len(play(TwoLengthEnv(), seed, lambda _: 0)[0]) for seed in range(200)]
+    assert set(lengths) == {20, 1000}
+    assert 70 < lengths.count(20) < 130
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+def test_constant_reward(terminates):
+    assert play(ConstantRewardEnv(10, terminates), 0, lambda _: 0) == ([1.0] * 10, (terminates, not terminates))
+
+
+def test_bandit_optimum():
+    best = [np.mean(play(BanditEnv(4, 10), seed, lambda o: (int(o.argmax()) + 1) % 4)[0]) for seed in range(10)]
+    fixed = [np.mean(play(BanditEnv(4, 10), seed, lambda o: 0)[0]) for seed in range(100)]
+    assert best == [1.0] * 10
+    assert np.mean(fixed) == pytest.approx(0.25, abs=0.05)
+
+
+def test_masked_bandit_optimum():
+    rewards, over = play(MaskedBanditEnv(), 3, lambda o: int(o["context"].argmax()))
+    assert (rewards, over) == ([1.0] * 4, (True, False))
+    random = [
+        play(MaskedBanditEnv(), seed, lambda o: int(np.flatnonzero(o["action_mask"])[0]))[0] for seed in range(200)
+    ]
+    assert np.mean(random) == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_counting_env_checks_actions_on_request():
+    env = CountingEnv((3,), expect_actions=True)
+    assert play(env, 0, lambda o: int(o[1]) % 5) == ([1.0, 2.0, 3.0], (True, False))
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action 2 where 0 was due"):
+        env.step(2)

@@ -1,0 +1,56 @@
+import functools
+
+import numpy as np
+import pytest
+from vec.vec_contract import FIRST_INDEX, RUN_SEED, check_contract, counting
+
+from pronghorn.envs.probes import BanditEnv, FaultyEnv
+from pronghorn.seeding import Domain
+from pronghorn.types import UserError
+from pronghorn.vec.base import EnvError
+from pronghorn.vec.serial import SerialVec
+
+
+def make(factories, **options):
+    return SerialVec(factories, RUN_SEED, Domain.TRAINING_ENV, first_index=FIRST_INDEX, **options)
+
+
+@pytest.mark.parametrize(("num_envs", "groups"), [(1, 1), (5, 1), (6, 2)])
+def test_contract(num_envs, groups):
+    check_contract(make, num_envs, groups)
+
+
+def test_failures_name_the_env():
+    faulty = functools.partial(FaultyEnv, "raise")
+    with pytest.raises(EnvError, match="env 22: RuntimeError in construct: out of order"):
+        make([*counting(2), functools.partial(faulty, "construct")])
+    vec = make([*counting(1), functools.partial(faulty, "step", 1)])
+    vec.reset(np.zeros(2, np.int64))
+    vec.recv()
+    vec.send(np.zeros(2, np.int64), np.arange(2))
+    vec.recv()
+    vec.send(np.zeros(2, np.int64), np.arange(2))
+    with pytest.raises(EnvError, match=r"env 21: RuntimeError in step \(episode 0, after 1 steps\)"):
+        vec.recv()
+    vec.close()
+
+
+def test_different_specs_are_refused():
+    with pytest.raises(EnvError, match=r"env 21 differs from env 20 in .*: "):
+        make([*counting(1), BanditEnv])
+
+
+def test_user_error_closes_what_was_made():
+    closed = []
+
+    def closing():
+        env = counting(1)[0]()
+        env.close = lambda: closed.append(1)
+        return env
+
+    def mistaken():
+        raise UserError("no")
+
+    with pytest.raises(UserError):
+        make([closing, closing, mistaken])
+    assert closed == [1, 1]
