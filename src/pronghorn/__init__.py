@@ -1,1 +1,40 @@
-"""Pronghorn: train reinforcement-learning agents as fast as the hardware allows."""
+"""Pronghorn: train reinforcement-learning agents as fast as the hardware allows.
+
+Importing this loads neither torch nor gymnasium; the functions do when they are called.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pronghorn.api import Policy, Result
+
+
+def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, **options: Any) -> Result:
+    """Trains an agent. ``options`` are those of the command line, e.g. ``steps=100_000, num_envs=8, seed=1``.
+
+    Raises:
+        pronghorn.types.UserError: an option, the env or its spaces cannot be used.
+    """
+    from pronghorn import api, config
+    from pronghorn.presets.resolve import resolve
+
+    _, defaults = resolve(env, algorithm, preset)
+    chosen = config.override(defaults, **options)
+    return api.train(chosen if chosen.run else config.override(chosen, run=config.default_run(chosen)), quiet)
+
+
+def load(run: str | Path, sample: bool = False) -> Policy:
+    """The policy of a run's newest good checkpoint: ``load(run).act(observation)``."""
+    from pronghorn import api
+
+    return api.Policy(Path(run), sample)
+
+
+def evaluate(run: str | Path, episodes: int = 20, sample: bool = False, seed: int | None = None) -> dict[str, Any]:
+    """Plays episodes with a run's newest good checkpoint; the keys are those of ``pronghorn eval --json``."""
+    from pronghorn import api
+
+    return api.evaluate(Path(run), episodes, sample, seed)

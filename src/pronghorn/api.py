@@ -166,11 +166,6 @@ class Policy:
         return tree.map(lambda array: array[0], env_action)
 
 
-def load(run: str | Path, sample: bool = False) -> Policy:
-    """The policy of a run's newest good checkpoint."""
-    return Policy(Path(run), sample)
-
-
 def load_config(run: Path) -> RunConfig:
     """The configuration of a run. Raises UserError where there is none."""
     path = Path(run) / "config.json"

@@ -57,7 +57,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Output:
 
 
 def test_the_live_view_says_it_all(terminal: Output) -> None:
-    with Panel("HalfCheetah-v5 ppo", 80_480, file=terminal) as panel:
+    with Panel("HalfCheetah-v5 ppo", 80_480, file=terminal, every=0) as panel:
         panel.update(RECORD | EVALUATION | {"step": 10_240, "return/mean": 0.0})
         panel.update(RECORD)
     assert "HalfCheetah-v5 ppo" in terminal.text()
@@ -75,7 +75,7 @@ def test_the_live_view_says_it_all(terminal: Output) -> None:
 
 
 def test_before_the_first_episode_ends(terminal: Output) -> None:
-    with Panel("run", 1000, file=terminal) as panel:
+    with Panel("run", 1000, file=terminal, every=0) as panel:
         panel.update({"step": 100, "return/mean": NAN}, longest_running=1234)
     assert terminal.view()[1:] == ["steps       100", "training    0 episodes finished, longest running 1,234 steps"]
 
@@ -87,7 +87,7 @@ def test_every_line_fits_80_columns_and_none_says_nan(terminal: Output) -> None:
     huge |= {"step": 9_999_999_999, "frames": 40_000_000_000, "steps_per_second": 1e-3, "steps/dropped": 5}
     huge |= {"eval/return": -123456.7, "eval/return_std": 1e30, "eval/episodes": 1000, "lag/mean": 0.5}
     for file in (terminal, plain):
-        with Panel("a very long name " * 10, 10_000_000_000, file=file) as panel:
+        with Panel("a very long name " * 10, 10_000_000_000, file=file, every=0) as panel:
             panel.update(huge)
             panel.update(dict.fromkeys(huge, NAN) | {"step": 5})
         lines = file.text().replace("╯╭", "╯\n╭").splitlines()
@@ -98,7 +98,7 @@ def test_every_line_fits_80_columns_and_none_says_nan(terminal: Output) -> None:
 
 def test_a_pipe_gets_one_line_per_report() -> None:
     pipe = Output(terminal=False)
-    with Panel("run", 80_480, file=pipe) as panel:
+    with Panel("run", 80_480, file=pipe, every=0) as panel:
         panel.update({"step": 8}, longest_running=8)
         panel.update(RECORD | EVALUATION)
         panel.message("saved [bold]x")
@@ -113,7 +113,7 @@ def test_a_pipe_gets_one_line_per_report() -> None:
 
 
 def test_a_message_keeps_its_brackets_and_stands_above_the_view(terminal: Output) -> None:
-    with Panel("run", 10, file=terminal) as panel:
+    with Panel("run", 10, file=terminal, every=0) as panel:
         panel.update({"step": 1})
         panel.message("env 3 [TimeoutError]: [/bold] " + "long " * 30)
     before, after = terminal.text().split("env 3 [TimeoutError]: [/bold] " + "long " * 30)
@@ -122,7 +122,7 @@ def test_a_message_keeps_its_brackets_and_stands_above_the_view(terminal: Output
 
 def test_quiet_says_nothing(terminal: Output) -> None:
     for file in (terminal, Output(terminal=False)):
-        with Panel("run", 10, quiet=True, file=file) as panel:
+        with Panel("run", 10, quiet=True, file=file, every=0) as panel:
             panel.update({"step": 1})
             panel.message("hello")
         assert file.getvalue() == ""
@@ -131,20 +131,20 @@ def test_quiet_says_nothing(terminal: Output) -> None:
 def test_an_ascii_output_is_no_reason_to_stop() -> None:
     for tty in (False, True):
         file = Output(terminal=tty, encoding="ascii")
-        with Panel("run", 80_480, file=file) as panel:
+        with Panel("run", 80_480, file=file, every=0) as panel:
             panel.update(RECORD | EVALUATION)
         assert "eval 2011 ? 45.12" in file.getvalue()
 
 
 def test_a_dumb_terminal_gets_lines(terminal: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    with Panel("run", 10, file=terminal) as panel:
+    with Panel("run", 10, file=terminal, every=0) as panel:
         panel.update({"step": 1})
     assert terminal.getvalue() == "1 steps (10%), 0 episodes finished, longest running 0 steps\n"
 
 
 def test_the_view_is_closed_when_the_run_fails(terminal: Output) -> None:
-    with pytest.raises(RuntimeError), Panel("run", 10, file=terminal) as panel:
+    with pytest.raises(RuntimeError), Panel("run", 10, file=terminal, every=0) as panel:
         panel.update({"step": 1})
         raise RuntimeError
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is shown again
@@ -157,3 +157,15 @@ def test_rich_is_not_loaded_without_a_terminal() -> None:
         "assert not {'rich', 'torch'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, timeout=60)
+
+
+def test_reports_in_quick_succession_wait_but_evaluations_and_the_last_do_not() -> None:
+    pipe = io.StringIO()
+    with Panel("run", 100, file=pipe, every=1000.0) as panel:
+        for step in range(1, 6):
+            panel.update({"step": step})
+        panel.update({"step": 6, "eval/return": 1.0})
+        panel.update({"step": 7})
+        panel.update({"step": 8})
+    steps = [text.split()[0] for text in pipe.getvalue().splitlines()]
+    assert steps == ["1", "6", "8"]

@@ -15,12 +15,10 @@ from pronghorn.types import BoolArray
 
 
 class Choice(NamedTuple):
-    """What was chosen for n envs: ``action`` [n, …] as sampled, ``behaviour`` [n, P], ``log_prob`` [n], the new core
-    state. NumPy arrays."""
+    """What was chosen for n envs: ``action`` [n, …] as sampled, ``behaviour`` [n, P], the new core state. NumPy."""
 
     action: Tree
     behaviour: NDArray[np.float32]
-    log_prob: NDArray[np.float32]
     core_state: Tree
 
 
@@ -54,10 +52,15 @@ class Inference:
             action = agent.distribution.mode(parameters)
         else:
             action = agent.distribution.sample(parameters, torch.from_numpy(noise))
-        log_prob = agent.distribution.log_prob(parameters, action)
         return Choice(
             tree.map(lambda tensor: tensor.numpy(), action),
             parameters.numpy(),
-            log_prob.numpy(),
             tree.map(lambda tensor: tensor.numpy(), new_state),
         )
+
+    @torch.inference_mode()
+    def log_prob(self, behaviour: NDArray[np.float32], action: Tree) -> NDArray[np.float32]:
+        """Log-probabilities [...] of ``action`` [..., …] under the distributions ``behaviour`` [..., P]."""
+        actions = tree.map(torch.from_numpy, action)
+        found: NDArray[np.float32] = self.agent.distribution.log_prob(torch.from_numpy(behaviour), actions).numpy()
+        return found

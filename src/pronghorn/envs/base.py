@@ -37,17 +37,33 @@ def to_env_actions(spec: Tree, actions: Tree) -> Tree:
     Box leaves with two finite bounds: the agent's [-1, 1] is clipped, then mapped to [low, high]. Other box entries
     pass unscaled, clipped to whatever bound is finite. Discrete leaves: index + start.
     """
+    return action_converter(spec)(actions)
 
-    def convert(leaf: Leaf, action: Any) -> Any:
-        if leaf.kind != "box":
-            return (action + leaf.start if leaf.start is not None else action).astype(leaf.dtype)
-        assert leaf.low is not None and leaf.high is not None
-        finite = np.isfinite(leaf.low) & np.isfinite(leaf.high)
-        low, high = np.where(finite, leaf.low, 0.0), np.where(finite, leaf.high, 0.0)
-        scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        value = np.where(finite, scaled, np.clip(action, leaf.low, leaf.high))
-        if np.issubdtype(leaf.dtype, np.integer):
+
+def action_converter(spec: Tree) -> Callable[[Tree], Tree]:
+    """``to_env_actions`` for one ``spec``, with all that depends on it worked out beforehand."""
+    if isinstance(spec, Leaf):
+        return _leaf_converter(spec)
+    converters = tree.map(_leaf_converter, spec)
+    return lambda actions: tree.map(lambda convert, action: convert(action), converters, actions)
+
+
+def _leaf_converter(leaf: Leaf) -> Callable[[Any], Any]:
+    if leaf.kind != "box":
+        return lambda action: (action if leaf.start is None else action + leaf.start).astype(leaf.dtype)
+    assert leaf.low is not None and leaf.high is not None
+    low, high, dtype = leaf.low, leaf.high, leaf.dtype
+    if (low == -1).all() and (high == 1).all() and dtype.kind == "f":
+        return lambda action: np.minimum(np.maximum(action, -1.0), 1.0).astype(dtype, copy=False)
+    finite = np.isfinite(low) & np.isfinite(high)
+    least, most = np.where(finite, -1.0, low), np.where(finite, 1.0, high)
+    origin, scale = np.where(finite, low, 0.0), np.where(finite, high, 0.0) - np.where(finite, low, 0.0)
+
+    def convert(action: Any) -> Any:
+        clipped = np.minimum(np.maximum(action, least), most)
+        value = np.where(finite, origin + (clipped + 1.0) * 0.5 * scale, clipped)
+        if dtype.kind in "iu":
             value = np.rint(value)
-        return np.clip(value.astype(leaf.dtype), leaf.low, leaf.high).astype(leaf.dtype)
+        return np.clip(value.astype(dtype), low, high).astype(dtype)
 
-    return tree.map(convert, spec, actions)
+    return convert

@@ -48,11 +48,13 @@ class RolloutMemory:
         return sum(array.nbytes for array in tree.leaves(self.arrays))
 
     def begin(self, env: int) -> int:
-        """A free column for ``env``, or -1."""
+        """A free column for ``env``, without ends or firsts; -1 if none is free."""
         if not self._free:
             return -1
         column = self._free.popleft()
         self.arrays["env"][column] = env
+        for name in ("first", "terminated", "truncated", "episode_return", "episode_length"):
+            self.arrays[name][column] = 0
         return column
 
     def write(self, name: str, columns: IntArray, rows: IntArray, values: Tree) -> None:
@@ -111,11 +113,8 @@ class RolloutMemory:
             start = length + 1 if name == "observation" else length
             for array in tree.leaves(self.arrays[name]):
                 array[column, start:] = 0
-        self.arrays["first"][column, length + 1 :] = False
-        for name in ("terminated", "truncated", "valid"):
-            self.arrays[name][column, length:] = False
-        for name in ("policy_version", "episode_return", "episode_length"):
-            self.arrays[name][column, length:] = 0
+        self.arrays["valid"][column, length:] = False
+        self.arrays["policy_version"][column, length:] = 0
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays of the columns in use, their numbers) for a checkpoint."""

@@ -85,9 +85,7 @@ class Agent(nn.Module):
         features, core_state = self.core(self.encoder(observation), first, core_state)
         parameters = values = features.new_empty(0)
         if policy:
-            parameters = self._head(self.policy(features))
-            if self.masked:
-                parameters = self.distribution.mask(parameters, observation[ACTION_MASK])
+            parameters = self._policy(features, observation)
         if value:
             values = self.value(features).squeeze(-1)
         return AgentOutput(parameters, values, core_state)
@@ -95,8 +93,7 @@ class Agent(nn.Module):
     def step(self, observation: Tree, first: Tensor, core_state: Tree) -> tuple[Tensor, Tree]:
         """Acting on a batch [B, …]: distribution parameters [B, P] and the new core state. Values are left out."""
         if not self.recurrent:
-            output = self(observation, first, core_state, value=False)
-            return output.parameters, ()
+            return self._policy(self.encoder(observation), observation), ()
         rows = tree.map(lambda array: array.unsqueeze(0), observation)
         output = self(rows, first.unsqueeze(0), core_state, value=False)
         return output.parameters.squeeze(0), output.core_state
@@ -106,7 +103,11 @@ class Agent(nn.Module):
         parameters = self.distribution.null_parameters().expand(batch, -1)
         return self.distribution.mask(parameters, observation[ACTION_MASK]) if self.masked else parameters
 
-    def _head(self, outputs: Tensor) -> Tensor:
+    def _policy(self, features: Tensor, observation: Tree) -> Tensor:
+        parameters = self._with_deviation(self.policy(features))
+        return self.distribution.mask(parameters, observation[ACTION_MASK]) if self.masked else parameters
+
+    def _with_deviation(self, outputs: Tensor) -> Tensor:
         if self.deviation is None:
             return outputs
         log_std = torch.log(nn.functional.softplus(self.deviation)) if self._softplus else self.deviation

@@ -6,6 +6,7 @@ Rich is imported only for the live view. Values that do not exist are left out; 
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -28,10 +29,19 @@ _WINDOW = 100
 class Panel:
     """Shows the newest record of a run called ``name`` that is to take ``total`` steps. Use as a context manager.
 
-    ``file`` is where it goes (standard output).
+    ``file`` is where it goes (standard output). Reports that come less than ``every`` seconds after the last one shown
+    wait (default: 0.1 in a terminal, 5 for lines); evaluations and the last report never do.
     """
 
-    def __init__(self, name: str, total: int, *, quiet: bool = False, file: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        *,
+        quiet: bool = False,
+        file: TextIO | None = None,
+        every: float | None = None,
+    ) -> None:
         self._name = name
         self._total = total
         self._quiet = quiet
@@ -39,6 +49,10 @@ class Panel:
         self._returns: deque[float] = deque(maxlen=_CURVE)
         self._evaluation: dict[str, Any] = {}
         self._live: Live | None = None
+        self._every = 5.0 if every is None else every
+        self._live_every = 0.1 if every is None else every
+        self._unseen: tuple[dict[str, Any], int] | None = None
+        self._shown_at = float("-inf")
 
     def __enter__(self) -> Panel:
         if not self._quiet and self._file.isatty() and (self._file.encoding or "").lower().startswith("utf"):
@@ -47,12 +61,14 @@ class Panel:
 
             console = Console(file=self._file, highlight=False)
             if not console.is_dumb_terminal:
+                self._every = self._live_every
                 self._live = Live(console=console, auto_refresh=False)
                 self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         """The last view stays on the screen."""
+        self._show()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -64,12 +80,21 @@ class Panel:
         """
         if self._quiet:
             return
-        record = finite(record)
+        record = given = finite(record)
         if "eval/return" in record:
             self._evaluation = {key: record[key] for key in record if key == "step" or key.startswith("eval/")}
         record = {key: value for key, value in self._evaluation.items() if key != "step"} | record
         if "return/mean" in record:
             self._returns.append(record["return/mean"])
+        self._unseen = record, longest_running
+        if "eval/return" in given or time.monotonic() - self._shown_at >= self._every:
+            self._show()
+
+    def _show(self) -> None:
+        if self._unseen is None:
+            return
+        (record, longest_running), self._unseen = self._unseen, None
+        self._shown_at = time.monotonic()
         if self._live is None:
             self._print(line(record, self._total, longest_running))
         else:
@@ -88,7 +113,10 @@ class Panel:
 
     def _print(self, text: str) -> None:
         encoding = self._file.encoding or "utf-8"
-        print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
+        try:
+            print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
+        except BrokenPipeError:  # whoever read has seen enough; the run goes on
+            self._quiet = True
 
 
 def line(record: dict[str, Any], total: int, longest_running: int) -> str:

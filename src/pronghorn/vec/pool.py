@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pronghorn.envs.base import EnvFactory
+from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.processes.launch import Child, launch
 from pronghorn.processes.shared import SharedArrays, anonymous
 from pronghorn.processes.wake import Waiter, Wake
@@ -82,6 +82,7 @@ class PoolVec:
             ordered = [specs[env % workers][env // workers] for env in range(self.num_envs)]
             rows.check_equal(ordered, first_index)
             self.spec = ordered[0]
+            self._convert = action_converter(self.spec.action)
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
             for worker in self._workers:
@@ -104,7 +105,7 @@ class PoolVec:
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``BatchedEnv``. Raises ValueError if one of ``envs`` is in flight."""
         rows.check_landed(self._in_flight, envs)
-        rows.write_actions(self._rows, self.spec, actions, envs)
+        rows.write_actions(self._rows, self._convert, actions, envs)
         self._request(envs.copy())
 
     def recv(self) -> Step:
@@ -160,14 +161,13 @@ class PoolVec:
 
     def _request(self, envs: IntArray) -> None:
         owners = envs % len(self._workers)
+        self._status.arrays["ticket"][envs] = np.array([worker.sent + 1 for worker in self._workers])[owners]
         tickets: list[tuple[_Worker, int]] = []
-        for index, worker in enumerate(self._workers):
-            own = envs[owners == index]
-            if own.size:
-                worker.sent += 1
-                self._status.arrays["ticket"][own] = worker.sent
-                worker.request.notify()
-                tickets.append((worker, worker.sent))
+        for index in set(owners.tolist()):
+            worker = self._workers[index]
+            worker.sent += 1
+            worker.request.notify()
+            tickets.append((worker, worker.sent))
         self._in_flight[envs] = True
         self._flying.append((envs, tickets))
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pronghorn import tree
-from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.wrappers import EpisodeEnv, Row
 from pronghorn.processes.shared import ArraySpec
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step
 from pronghorn.vec.base import EnvError
+
+Converter = Callable[[Tree], Tree]
+"""What ``action_converter`` makes."""
 
 Begin = tuple[int, Tree | None]
 """An episode to begin, and the actions to replay (as sampled, [n, …]; None: none)."""
@@ -43,11 +45,11 @@ def rows_layout(spec: EnvSpec, num_envs: int) -> dict[str, Tree]:
 class Host:
     """Some of the envs: takes their actions from ``rows`` and writes their answers there. ``envs`` by row."""
 
-    def __init__(self, envs: Mapping[int, EpisodeEnv], rows: dict[str, Tree], action_spec: Tree) -> None:
+    def __init__(self, envs: Mapping[int, EpisodeEnv], rows: dict[str, Tree], convert: Converter) -> None:
         self._envs = envs
         self._rows = rows
-        self._action_spec = action_spec
-        self._single_action = isinstance(action_spec, Leaf)
+        self._convert = convert
+        self._single_action = isinstance(rows["action"], np.ndarray)
         self._observations: list[Any] = tree.leaves(rows["observation"])
         self._begins: dict[int, Begin] = {}
 
@@ -74,7 +76,7 @@ class Host:
     def _replayed(self, history: Tree | None) -> Iterator[Tree]:
         if history is None or not len(tree.leaves(history)[0]):
             return
-        actions = to_env_actions(self._action_spec, history)
+        actions = self._convert(history)
         for t in range(len(tree.leaves(actions)[0])):
             yield tree.map(lambda array, t=t: array[t].copy(), actions)
 
@@ -93,11 +95,9 @@ class Host:
         rows["episode"][row] = answer.episode
 
 
-def write_actions(rows: dict[str, Tree], spec: EnvSpec, actions: Tree, envs: IntArray) -> None:
+def write_actions(rows: dict[str, Tree], convert: Converter, actions: Tree, envs: IntArray) -> None:
     """Converts actions [n, …] as sampled and puts them into the rows ``envs``."""
-    converted = to_env_actions(spec.action, actions)
-    for array, value in zip(tree.leaves(rows["action"]), tree.leaves(converted), strict=True):
-        array[envs] = value
+    tree.map(lambda array, values: array.__setitem__(envs, values), rows["action"], convert(actions))
 
 
 def read_step(rows: dict[str, Tree], envs: IntArray) -> Step:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pronghorn import tree
-from pronghorn.envs.base import EnvFactory
+from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
@@ -46,7 +46,8 @@ class SerialVec:
         self._groups = rows.split_groups(self.num_envs, groups)
         layout = rows.rows_layout(self.spec, self.num_envs)
         self._rows = tree.map(lambda array: np.zeros(array.shape, array.dtype), layout)
-        self._host = rows.Host(dict(enumerate(self._envs)), self._rows, self.spec.action)
+        self._convert = action_converter(self.spec.action)
+        self._host = rows.Host(dict(enumerate(self._envs)), self._rows, self._convert)
         self._flying: deque[IntArray] = deque()
         self._in_flight = np.zeros(self.num_envs, np.bool_)
 
@@ -59,7 +60,7 @@ class SerialVec:
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``BatchedEnv``. Raises ValueError if one of ``envs`` is in flight."""
         rows.check_landed(self._in_flight, envs)
-        rows.write_actions(self._rows, self.spec, actions, envs)
+        rows.write_actions(self._rows, self._convert, actions, envs)
         self._in_flight[envs] = True
         self._flying.append(envs.copy())
 

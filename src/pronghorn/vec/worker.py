@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pronghorn.envs.base import EnvFactory
+from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.processes import launch
 from pronghorn.processes.shared import ArraySpec, SharedArrays
@@ -103,7 +103,9 @@ def serve(control: Connection[Any, Any], setup: Setup) -> None:
     control.send(Made([env.spec for env in envs.values()]))
     if control.recv() is None:
         return
-    host = Host(envs, SharedArrays(rows_layout(spec, setup.num_envs), setup.rows_fd).arrays, spec.action)
+    host = Host(
+        envs, SharedArrays(rows_layout(spec, setup.num_envs), setup.rows_fd).arrays, action_converter(spec.action)
+    )
 
     waiter = Waiter([control.fileno(), request.fds[0]])
     ticket = 0

@@ -1,0 +1,112 @@
+"""Small runs to try the upper half of the system on: configurations, their parts, and what a counting env must show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+
+from pronghorn import build
+from pronghorn.acting.actor import Actor
+from pronghorn.config import RunConfig, override, validate
+from pronghorn.envs.probes import CountingEnv
+from pronghorn.learning.learner import Learner
+from pronghorn.seeding import Domain, stream_seed
+from pronghorn.telemetry.timers import PhaseTimers
+
+LENGTHS = (3, 5, 1, 7, 4)
+
+
+def config(env: str = "CountingEnv", **options: Any) -> RunConfig:
+    """A tiny run on one of our probes (or any env, if its name has a colon)."""
+    small = {
+        "seed": 3,
+        "steps": 1000,
+        "layout": "serial",
+        "workers": 1,
+        "threads": 1,
+        "compile": False,
+        "num_envs": 5,
+        "unroll_length": 7,
+        "layers": (8,),
+        "epochs": 2,
+        "minibatches": 2,
+    }
+    base = RunConfig(env=env if ":" in env else f"pronghorn.envs.probes:{env}")
+    made = override(base, **{**small, **options})
+    validate(made)
+    return made
+
+
+@contextmanager
+def parts(made: RunConfig) -> Iterator[tuple[Actor, Learner]]:
+    """Actor (started) and learner with equal weights."""
+    with closing(build.vec(made, Domain.TRAINING_ENV)) as envs:
+        actor, learner = build.actor(made, envs, PhaseTimers()), build.learner(made, envs.spec)
+        hand_over(learner, actor)
+        actor.start()
+        yield actor, learner
+
+
+def hand_over(learner: Learner, actor: Actor) -> None:
+    """The newest weights."""
+    actor.inference.load(learner.weights(), learner.version)
+
+
+class Oracle:
+    """What env ``env`` of a counting run shows, computed from its actions alone.
+
+    ``crashes`` holds the numbers of the calls (from 0) that are answered by a restart instead of a step.
+    """
+
+    def __init__(self, run_seed: int, env: int, crashes: tuple[int, ...] = (), lengths: Any = LENGTHS) -> None:
+        self._stream = run_seed, Domain.TRAINING_ENV, env
+        self._crashes, self._lengths = crashes, lengths
+        self.calls, self.episode = 0, -1
+        self._begin()
+
+    def act(self, action: int) -> dict[str, Any]:
+        """The outcome of an action: fields of the row, by name."""
+        call, self.calls = self.calls, self.calls + 1
+        if self._over or call in self._crashes:
+            self._begin()
+            return self._outcome(False, 0.0, False, False)
+        self.observation, reward, terminated, truncated, _ = self._env.step(action)
+        self.first, self._over = False, terminated or truncated
+        self.steps += 1
+        self._return += reward
+        return self._outcome(True, reward, terminated, truncated)
+
+    def _begin(self) -> None:
+        self.episode += 1
+        self._env = CountingEnv(self._lengths)
+        self.observation, _ = self._env.reset(seed=stream_seed(*self._stream, self.episode))
+        self.first, self._over, self.steps, self._return = True, False, 0, 0.0
+
+    def _outcome(self, valid: bool, reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:
+        ended = terminated or truncated
+        return {
+            "valid": valid,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "episode_return": self._return if ended else 0.0,
+            "episode_length": self.steps if ended else 0,
+        }
+
+
+def check_row(batch: Any, column: int, row: int, oracle: Oracle) -> None:
+    """Row ``row`` of a column is what the oracle says, which moves on by the row's action."""
+    assert np.array_equal(batch.observation[row, column], oracle.observation)
+    assert batch.first[row, column] == oracle.first
+    for name, expected in oracle.act(int(batch.action[row, column])).items():
+        assert getattr(batch, name)[row, column] == expected, (name, row, column)
+
+
+def check_carried(batch: Any, column: int, oracle: Oracle, last: tuple[int, float]) -> None:
+    """What was carried into row 0: as many steps as the episode has, the last action and reward; 0 at its start."""
+    assert batch.core_state[column] == oracle.steps
+    wanted = (0, 0.0) if oracle.first else last
+    assert (batch.last_action[column], batch.last_reward[column]) == wanted
