@@ -35,6 +35,9 @@ from pronghorn.vec.layout import choose
 COMPILING_PAYS_FROM = 20_000
 """Gradient steps of a run from which compiling (10 to 30 s) repays itself, at about 1 ms saved by each."""
 
+THREADS_PAY_FROM = 8192
+"""Rows of a gradient step from which a small network is learnt faster by all cores than by one."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -191,7 +194,7 @@ class _Session:
 
     def __enter__(self) -> _Session:
         with self._stack as opening:
-            torch.set_num_threads(self._config.threads or 1)
+            torch.set_num_threads(1)
             config, timers, weights = self._config, PhaseTimers(), LocalWeights()
             envs = opening.enter_context(closing(build.vec(config, Domain.TRAINING_ENV)))
             few = min(config.evaluation_episodes, config.vec.num_envs)
@@ -275,15 +278,14 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     reasons = []
     vec = config.vec
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if vec.layout == "auto":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         layout, workers, reason = choose(
             env_factory(config.env, config.env_args), vec.num_envs, min(cores, vec.workers or cores)
         )
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:
-        cores = os.cpu_count() or 1
         vec = dataclasses.replace(vec, workers=min(cores, vec.num_envs) if vec.layout == "pool" else 1)
     compiled = config.compile
     obstacle = compiler.obstacle()
@@ -298,7 +300,12 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     elif compiled and obstacle:
         reasons.append(f"update not compiled: {obstacle}")
         compiled = False
-    return dataclasses.replace(config, vec=vec, compile=compiled, threads=config.threads or 1), reasons
+    threads = config.threads
+    if threads is None:
+        rows = config.loss.unroll_length * (config.loss.episodes_per_update or vec.num_envs) // config.loss.minibatches
+        threads = cores if rows >= THREADS_PAY_FROM else 1
+        reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} rows")
+    return dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), reasons
 
 
 def _check_device(device: str) -> None:

@@ -66,6 +66,7 @@ def learner(config: RunConfig, spec: EnvSpec) -> Learner:
         run_seed=config.seed,
         device=config.device,
         compiled=bool(config.compile),
+        threads=config.threads or 1,
     )
 
 

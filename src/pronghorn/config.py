@@ -137,7 +137,7 @@ class RunConfig:
     device: str = "cpu"
     """where the learner computes: cpu, cuda, cuda:1, …"""
     threads: int | None = None
-    """threads of the learner (chosen: 1, small networks gain nothing from more)"""
+    """threads of the learner (chosen: 1, or all cores where a gradient step has many rows)"""
     compile: bool | None = None
     """compile the update to one graph (chosen: where the run is long enough to repay it)"""
     evaluate_every: int | None = None

@@ -87,16 +87,27 @@ class Actor:
     def collect(self, stop: Callable[[], bool] = lambda: False) -> Trajectory | None:
         """Acts until a batch is finished, then takes it. Nothing is in flight afterwards.
 
-        Returns None if ``stop`` came true first; a later call goes on from there.
+        Returns None if ``stop`` came true first; a later call goes on from there, with the data of a run that was not
+        stopped.
         """
-        while not self.memory.ready() and not stop():
-            self._act_where_possible()
+        stopped = False
+        while not self.memory.ready():
+            stopped = stopped or stop()
+            if not stopped:
+                self._act_where_possible()
             if not self._in_flight:
+                if stopped:
+                    return None
                 raise RuntimeError("every env waits for a free column: the memory is too small for its batches")
             self._receive()
+        if stopped:
+            # Landing has filled the batch. Without the stop, all but the last to land would have acted meanwhile.
+            newest = self._idle.pop()
+            self._act_where_possible()
+            self._idle.appendleft(newest)
         while self._in_flight:
             self._receive()
-        return self.memory.take() if self.memory.ready() else None
+        return self.memory.take()
 
     def _act_where_possible(self) -> None:
         for _ in range(len(self._idle)):
@@ -182,7 +193,7 @@ class Actor:
         self._idle.append(envs)
 
     def _write(self, step: Step, ended: BoolArray, columns: IntArray, rows: IntArray) -> None:
-        """What the actions in ``rows`` caused. Columns begin without ends or firsts; only where there is one it is written."""
+        """What the actions in ``rows`` caused; a column begins without ends and firsts."""
         memory = self.memory
         memory.write("reward", columns, rows, step.reward)
         memory.write("valid", columns, rows, step.valid)
@@ -252,7 +263,8 @@ class Actor:
         arrays = {f"memory/{name}": array for name, array in memory_arrays.items()}
         arrays |= {f"carry/{name}": array for name, array in self._carried().items()}
         arrays |= {f"history/{name}": array for name, array in self._history.state().items()}
-        return arrays, {"memory": memory_numbers, "dropped": self.dropped}
+        idle = [envs.tolist() for envs in self._idle]
+        return arrays, {"memory": memory_numbers, "dropped": self.dropped, "idle": idle}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> bool:
         """Brings every env and column back to where ``state`` was taken, by replaying the actions since the resets.
@@ -274,6 +286,7 @@ class Actor:
         self._load_carry(parts["carry"])
         if reached:
             self._history.fill(histories)
+            self._idle = deque(np.array(envs) for envs in numbers["idle"])
             for env in np.flatnonzero(self._column >= 0):
                 self._draw_noise(int(env), int(self._columns_begun[env]) - 1)
             return True

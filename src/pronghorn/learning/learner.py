@@ -49,6 +49,7 @@ class Learner:
     device: where everything is computed.
     reduce: combines gradients with those of other learners; None for the only learner.
     compiled: whether the update is compiled, to one graph without ``reduce``, else to two.
+    threads: of the update alone; torch is back at one thread afterwards, which is best for acting on few rows.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Learner:
         device: str = "cpu",
         reduce: Reduce | None = None,
         compiled: bool = False,
+        threads: int = 1,
     ) -> None:
         self.agent = agent.to(device).requires_grad_(False)
         self.algorithm = algorithm
@@ -70,6 +72,7 @@ class Learner:
         self._device = torch.device(device)
         self._optimiser = optimiser
         self._run_seed = run_seed
+        self._threads = threads
         self._shapes = {name: value.shape for name, value in agent.named_parameters()}
         self._flat = torch.cat([value.detach().flatten() for value in agent.parameters()])
         self._optimiser_state = adam_state(self._flat)
@@ -154,6 +157,7 @@ class Learner:
         self.algorithm_state = dict(numbers["algorithm"])
 
     def _walk(self, batch: Trajectory, hyperparameters: Hyperparameters, most: int | None = None) -> Any:
+        torch.set_num_threads(self._threads)
         flat, state = self._flat, self._optimiser_state
         rows, collected, finite, targets, walked = None, [], [], None, None
         for epoch, index in islice(self._indices(batch), most):
@@ -166,6 +170,7 @@ class Learner:
             flat, state, ok, metrics = self._step(flat, state, rows, self._fold(targets), index, hyperparameters)
             collected.append(metrics)
             finite.append(ok)
+        torch.set_num_threads(1)
         return flat, state, targets, collected, finite
 
     def _indices(self, batch: Trajectory) -> Iterator[tuple[int, Tensor | None]]:
