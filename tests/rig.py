@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ from pronghorn.acting.actor import Actor
 from pronghorn.config import RunConfig, override, validate
 from pronghorn.envs.probes import CountingEnv
 from pronghorn.learning.learner import Learner
+from pronghorn.processes.signals import StopRequest
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 
@@ -110,3 +115,59 @@ def check_carried(batch: Any, column: int, oracle: Oracle, last: tuple[int, floa
     assert batch.core_state[column] == oracle.steps
     wanted = (0, 0.0) if oracle.first else last
     assert (batch.last_action[column], batch.last_reward[column]) == wanted
+
+
+class UnseedableEnv(CountingEnv):
+    """Takes no seed, and says so."""
+
+    def __init__(self, lengths: Any = LENGTHS) -> None:
+        super().__init__(lengths)
+        self.spec = dataclasses.replace(self.spec, seedable=False)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """The episode after the last one."""
+        return super().reset()
+
+
+class ForgetfulEnv(UnseedableEnv):
+    """Takes no seed, but says that it does."""
+
+    def __init__(self, lengths: Any = LENGTHS) -> None:
+        super().__init__(lengths)
+        self.spec = dataclasses.replace(self.spec, seedable=True)
+
+
+class SignallingEnv(CountingEnv):
+    """Interrupts its process in step ``at`` of its life, if there is a file ``marker``, which it removes."""
+
+    def __init__(self, marker: str, at: int, lengths: Any = LENGTHS) -> None:
+        super().__init__(lengths)
+        self._marker, self._left = Path(marker), at
+
+    def step(self, action: Any) -> Any:
+        """Counts."""
+        self._left -= 1
+        if not self._left and self._marker.exists():
+            self._marker.unlink()
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+class StopAfter(StopRequest):
+    """Asked often whether to stop, says yes from the ``calls``-th time on."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __call__(self) -> bool:
+        self.calls -= 1
+        if self.calls < 0:
+            self.requested = signal.SIGINT
+        return super().__call__()
+
+
+def lasting(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without times, and without the check that every process makes once."""
+    left_out = ("seconds", "steps_per_second", "time/", "check/")
+    return [{key: value for key, value in record.items() if not key.startswith(left_out)} for record in records]

@@ -69,8 +69,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
             session.panel.message(reason)
         session.event("start", 0, versions=_versions(), decisions=reasons)
         session.prepare(stop)
-        if not stop():
-            session.runner.start(stop)
+        session.runner.start()
         return session.finish(stop)
 
 
@@ -85,8 +84,8 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
         config = dataclasses.replace(config, steps=steps)
         validate(config)
     loaded = checkpoint.load_latest(run)
-    done = loaded.state["run"]["counters"]["step"]
-    if done >= config.steps:
+    counters = loaded.state["run"]["counters"]
+    if counters["step"] >= config.steps and counters["evaluated_at"] >= counters["step"]:
         return Result(
             run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
         )

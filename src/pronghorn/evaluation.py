@@ -28,7 +28,7 @@ class Evaluation:
     steps: int
 
     def report(self) -> dict[str, float]:
-        """``return_mean``, ``return_std``, ``return_quartiles``, ``length_mean``, ``episodes``, ``capped``."""
+        """``episodes``, ``capped``, and where there are episodes ``return_mean``, ``return_std``, ``length_mean``."""
         report: dict[str, float] = {"episodes": len(self.returns), "capped": self.capped}
         if self.returns:
             report["return_mean"] = float(np.mean(self.returns))

@@ -314,7 +314,7 @@ def test_stopping_anywhere_goes_on_where_it_was(whole, options, restart):
 
     def act(actor, batches, stop=lambda: False):
         # The version is what an update would change: no action may be chosen on the other side of it.
-        while len(batches) < 6:
+        while len(batches) < (4 if whole else 2):
             actor.inference.version = len(batches)
             batch = actor.collect(stop)
             if batch is None:
@@ -323,7 +323,7 @@ def test_stopping_anywhere_goes_on_where_it_was(whole, options, restart):
 
     with rig.parts(made) as (actor, _):
         act(actor, straight := [])
-    for after in range(60 if whole else 24):
+    for after in range(24 if whole else 12):
         found = []
         calls = iter(range(1000))
         with rig.parts(made) as (actor, _):

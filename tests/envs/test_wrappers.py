@@ -1,4 +1,5 @@
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -125,6 +126,11 @@ def test_accepts_numpy_scalars():
     assert row.observation.dtype == np.float64
     assert (row.reward, row.terminated, row.truncated) == (2.0, True, False)
     assert type(row.reward) is float and type(row.terminated) is bool
+
+
+def test_an_env_that_exits_is_blamed():
+    with pytest.raises(EnvError, match="env 2: SystemExit in construct: 3"):
+        episode_env(lambda: sys.exit(3))
 
 
 def test_user_errors_pass():

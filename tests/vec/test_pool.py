@@ -168,3 +168,15 @@ def test_descriptors_are_flat():
         vec.close()
         vec.close()
         assert open_fds() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_as_many_workers_as_cores_have_one_each():
+    cores = sorted(os.sched_getaffinity(0))
+    for workers in (len(cores), len(cores) + 1):
+        pool = PoolVec(counting(workers), RUN_SEED, Domain.TRAINING_ENV, workers=workers)
+        try:
+            found = [sorted(os.sched_getaffinity(worker.child.process.pid)) for worker in pool._workers]
+        finally:
+            pool.close()
+        assert found == ([[core] for core in cores] if workers == len(cores) else [cores] * workers)

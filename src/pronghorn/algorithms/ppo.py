@@ -68,7 +68,8 @@ class PPO:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """L = policy + β·KL + 1000·max(0, KL − 2·target)² + c_v·½(V − vs)² − c_e·H, means over valid rows.
 
-        In a walk over columns the KL terms are those of each column's mean KL, averaged over columns.
+        In a walk over columns the KL terms are those of each column's mean KL, averaged over columns that have a
+        valid row.
         """
         config = self.config
         output = agent(rows.observation, rows.first, rows.core_state)
@@ -93,7 +94,7 @@ class PPO:
             column_kl = weighted_mean(kl, weights, dim=0)
             excess = (column_kl - config.kl_cutoff_factor * config.kl_target).clamp(min=0.0)
             penalty = hyperparameters["kl_penalty"] * column_kl + config.kl_cutoff_coefficient * excess.square()
-            metrics["loss/kl_penalty"] = penalty.mean()
+            metrics["loss/kl_penalty"] = weighted_mean(penalty, rows.valid.any(0))
             total = total + metrics["loss/kl_penalty"]
         metrics["loss/total"] = total
         return total, metrics

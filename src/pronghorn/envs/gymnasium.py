@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,9 @@ def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
             gymnasium.register_envs(importlib.import_module(module))
         except ImportError as error:
             raise UserError(f"{env} needs {error.name or module}: {remedy}") from error
+    known = gymnasium.registry.get(env)
+    if known is not None and "mujoco" in str(known.entry_point):
+        _hear_mujoco()
     try:
         # The checker's work is done by EpisodeEnv, at a fraction of its cost.
         return _construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
@@ -154,6 +158,15 @@ def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
         raise UserError(f"there is no environment {env!r}{_nearest(env, gymnasium.registry)}") from error
     except gymnasium.error.Error as error:
         raise UserError(f"{env} cannot be made: {_line(error)}") from error
+
+
+def _hear_mujoco() -> None:
+    """MuJoCo's warnings become Python's, once each, instead of lines on stderr and in a log file wherever one is."""
+    with contextlib.suppress(ImportError):
+        mujoco = importlib.import_module("mujoco")
+        mujoco.set_mju_user_warning(lambda text: warnings.warn(text, RuntimeWarning, stacklevel=2))
+        # About the model files that Gymnasium ships, which a user cannot change.
+        warnings.filterwarnings("ignore", message="compiler attribute .* is deprecated")
 
 
 def _make_own(env: str, env_args: dict[str, Any]) -> Any:

@@ -95,7 +95,7 @@ class EpisodeEnv:
             return function(*arguments)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = "" if phase == "construct" else f" (episode {self._episode}, after {self._elapsed} steps)"
             raise EnvError(f"env {self._index}: {type(error).__name__} in {phase}{where}: {error}") from error
 

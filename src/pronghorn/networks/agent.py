@@ -100,12 +100,16 @@ class Agent(nn.Module):
 
     def random_parameters(self, observation: Tree, batch: int) -> Tensor:
         """Parameters [batch, P] of the distribution of random legal actions."""
-        parameters = self.distribution.null_parameters().expand(batch, -1)
-        return self.distribution.mask(parameters, observation[ACTION_MASK]) if self.masked else parameters
+        return self._legal(self.distribution.null_parameters().expand(batch, -1), observation)
 
     def _policy(self, features: Tensor, observation: Tree) -> Tensor:
-        parameters = self._with_deviation(self.policy(features))
-        return self.distribution.mask(parameters, observation[ACTION_MASK]) if self.masked else parameters
+        return self._legal(self._with_deviation(self.policy(features)), observation)
+
+    def _legal(self, parameters: Tensor, observation: Tree) -> Tensor:
+        if not self.masked:
+            return parameters
+        mask = observation[ACTION_MASK]
+        return self.distribution.mask(parameters, mask.reshape(*parameters.shape[:-1], -1))
 
     def _with_deviation(self, outputs: Tensor) -> Tensor:
         if self.deviation is None:

@@ -87,18 +87,10 @@ class SyncRunner:
         self._clock = time.perf_counter()
         self._mark = 0, 0.0
 
-    def start(self, stop: StopRequest) -> None:
-        """Begins a run: the statistics of version 0 come from one batch of random actions, counted as steps."""
+    def start(self) -> None:
+        """Begins a run."""
         self._publish()
         self.actor.start()
-        self.actor.inference.mode = "random"
-        batch = self.actor.collect(stop)
-        self.actor.inference.mode = "sample"
-        if batch is None:
-            return
-        self.learner.observe(batch)
-        self._count(batch)
-        self._publish()
 
     def run(self, stop: StopRequest) -> None:
         """Trains until the steps are done or ``stop``; either way the end is saved."""
@@ -106,6 +98,8 @@ class SyncRunner:
         self._clock = time.perf_counter() - counters.seconds
         self._mark = counters.step, counters.seconds
         self._timers.reset()
+        if not counters.step:
+            self._observe(stop)
         while counters.step < self._steps and not stop():
             if self._evaluation_due() and not self._evaluate(stop):
                 break
@@ -125,8 +119,7 @@ class SyncRunner:
                 self._record(metrics, batch)
         if counters.step >= self._steps and not stop() and counters.evaluated_at < counters.step:
             self._evaluate(stop)
-        if counters.saved_at < counters.step or stop():
-            self.checkpoint()
+        self.checkpoint()
 
     def checkpoint(self) -> None:
         """Saves everything that decides how the run goes on."""
@@ -152,6 +145,17 @@ class SyncRunner:
         self.learner.restore(tensors, state["learner"])
         self._publish()
         return self.actor.restore(arrays, state["actor"])
+
+    def _observe(self, stop: StopRequest) -> None:
+        """The statistics of version 0 come from one batch of random actions, counted as steps."""
+        inference = self.actor.inference
+        inference.mode, inference.version = "random", -1  # rows that no version has chosen
+        batch = self.actor.collect(stop)
+        inference.mode = "sample"
+        if batch is not None:
+            self.learner.observe(batch)
+            self._count(batch)
+            self._publish()
 
     def _publish(self) -> None:
         self.weights.publish(self.learner.weights(), self.learner.version)

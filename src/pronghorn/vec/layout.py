@@ -23,8 +23,8 @@ Layout = Literal["serial", "pool"]
 
 PROBE_SECONDS = 0.5
 PROBE_STEPS = 400
-REQUEST_SECONDS = 60e-6
-"""What a request to a pool costs on top of the stepping, measured on two cores; per worker, another sixth of it."""
+REQUEST_SECONDS, WORKER_SECONDS = 150e-6, 25e-6
+"""What a request to a pool costs on top of the stepping, in all and per worker (measured on two virtual cores)."""
 
 
 def choose(factory: EnvFactory, num_envs: int, cores: int) -> tuple[Layout, int, str]:
@@ -37,7 +37,7 @@ def choose(factory: EnvFactory, num_envs: int, cores: int) -> tuple[Layout, int,
     seconds = step_seconds(factory)
     workers = min(cores, num_envs)
     serial = num_envs * seconds
-    pool = math.ceil(num_envs / workers) * seconds + REQUEST_SECONDS * (1 + workers / 6)
+    pool = math.ceil(num_envs / workers) * seconds + REQUEST_SECONDS + workers * WORKER_SECONDS
     layout: Layout = "pool" if pool < serial else "serial"
     reason = (
         f"{layout}: a step takes {seconds * 1e6:.0f} µs, so {num_envs} environments take {serial * 1e6:.0f} µs in this "

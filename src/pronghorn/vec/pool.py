@@ -156,6 +156,7 @@ class PoolVec:
             rows_fd=self._rows_fd,
             request_fds=request.fds,
             answer_fds=answer.fds,
+            core=_core(index, workers),
         )
         self._tell(worker, setup)
 
@@ -224,3 +225,12 @@ class PoolVec:
             return EnvError(f"env {self._first_index + env}: its worker {fate} in {PHASES[phase]}")
         own = range(self._first_index + index, self._first_index + self.num_envs, len(self._workers))
         return EnvError(f"envs {', '.join(map(str, own))}: their worker {fate} between two steps")
+
+
+def _core(index: int, workers: int) -> int | None:
+    """One core for each worker where there are as many of both: workers that are woken together are often put on the
+    same core otherwise, one after the other. With other numbers the kernel knows better."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[index] if workers == len(cores) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ class Setup:
     rows_fd: int
     request_fds: tuple[int, int]
     answer_fds: tuple[int, int]
+    core: int | None
+    """Where to stay, if anywhere."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def serve(control: Connection[Any, Any], setup: Setup) -> None:
     """Makes the envs, then answers requests until told to end by the message None; a dict tells which rows begin."""
+    if setup.core is not None:
+        os.sched_setaffinity(0, {setup.core})
     status = SharedArrays(status_layout(setup.num_envs, setup.workers), setup.status_fd).arrays
     request, answer = Wake(setup.request_fds), Wake(setup.answer_fds)
     tickets, busy = status["ticket"][setup.worker :: setup.workers], status["busy"][setup.worker]

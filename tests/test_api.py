@@ -1,0 +1,197 @@
+"""Train, stop, resume, evaluate and load, through the files of a run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import rig
+import torch
+
+import pronghorn
+from pronghorn import api, build, checkpoint
+from pronghorn.config import override
+from pronghorn.types import UserError
+
+EPISODES = {"episodes_per_update": 4, "unroll_length": 6, "clip_ratio": None, "kl_penalty": 1.0, "minibatches": 1}
+
+
+def lines(run, name="metrics.jsonl"):
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def assert_equal_runs(one, other):
+    first, second = checkpoint.load_latest(one), checkpoint.load_latest(other)
+    weights = [name for name in first.tensors if name.startswith(("agent/", "optimiser/"))]
+    assert weights and first.step == second.step
+    for name in weights:
+        assert torch.equal(first.tensors[name], second.tensors[name]), name
+    assert first.state["run"]["learner"] == second.state["run"]["learner"]
+    assert rig.lasting(lines(one)) == rig.lasting(lines(other))
+
+
+def config(path, env="CountingEnv", **options):
+    small = {"core": "counting", "steps": 300, "evaluation_episodes": 2, "evaluate_every": 120, "checkpoint_every": 100}
+    return rig.config(env, run=str(path), **{**small, **options})
+
+
+@pytest.mark.parametrize("options", [{}, EPISODES], ids=["unrolls", "episodes"])
+def test_interrupted_by_a_signal_and_resumed(tmp_path, options, capfd):
+    marker = tmp_path / "marker"
+    options = {**options, "env_args": {"marker": str(marker), "at": 25, "lengths": list(rig.LENGTHS)}}
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    result = api.train(config(straight, "rig:SignallingEnv", **options), quiet=True)
+    assert (result.run, result.exit_code) == (straight, 0) and result.summary.startswith("return ")
+
+    marker.touch()
+    result = api.train(config(stopped, "rig:SignallingEnv", **options), quiet=True)
+    assert result.exit_code == 130 and "pronghorn resume" in result.summary and not marker.exists()
+    assert "saving a checkpoint" in capfd.readouterr().err
+    loaded = checkpoint.load_latest(stopped)
+    assert 0 < loaded.step < 300
+    rows = loaded.tensors["actor/carry/row"]
+    assert 0 < rows.max() < 7  # in the middle of an unroll
+
+    assert api.resume(stopped, quiet=True).exit_code == 0
+    assert_equal_runs(straight, stopped)
+    events = lines(stopped, "events.jsonl")
+    assert [event["event"] for event in events if event["event"] != "checkpoint"] == ["start", "stop", "resume", "stop"]
+    resumed = next(event for event in events if event["event"] == "resume")
+    assert resumed["envs"] == "envs replayed to where they stood" and resumed["checkpoint"] == loaded.path.name
+    assert [event["step"] for event in events if event["event"] == "stop"] == [loaded.step, lines(stopped)[-1]["step"]]
+    assert "has finished" in api.resume(stopped, quiet=True).summary
+
+
+@pytest.mark.parametrize("env", ["rig:UnseedableEnv", "rig:ForgetfulEnv"])
+def test_envs_that_cannot_be_brought_back_are_told_of(tmp_path, monkeypatch, env):
+    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(30))
+    api.train(config(tmp_path / "run", env), quiet=True)
+    monkeypatch.undo()
+    api.resume(tmp_path / "run", quiet=True)
+    resumed = next(event for event in lines(tmp_path / "run", "events.jsonl") if event["event"] == "resume")
+    assert resumed["envs"] == "envs began new episodes"
+
+
+@pytest.mark.parametrize("before_the_end", [None, 3])
+def test_a_stop_at_either_end_of_the_run(tmp_path, monkeypatch, before_the_end):
+    asked = rig.StopAfter(10**6)
+    monkeypatch.setattr(api, "StopRequest", lambda: asked)
+    api.train(config(tmp_path / "straight"), quiet=True)
+    calls = 0 if before_the_end is None else 10**6 - asked.calls - before_the_end
+    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(calls))
+    assert api.train(config(tmp_path / "run"), quiet=True).exit_code == 130
+    monkeypatch.undo()
+    step = checkpoint.load_latest(tmp_path / "run").step
+    assert step == 0 if before_the_end is None else step >= 300  # the evaluation at the end is still to come
+    api.resume(tmp_path / "run", quiet=True)
+    assert_equal_runs(tmp_path / "straight", tmp_path / "run")
+    written = lines(tmp_path / "run")
+    assert "has finished" in api.resume(tmp_path / "run", quiet=True).summary and lines(tmp_path / "run") == written
+
+
+def test_a_finished_run_may_be_extended(tmp_path):
+    run = tmp_path / "run"
+    api.train(config(run), quiet=True)
+    done = lines(run)[-1]["step"]
+    api.resume(run, steps=450, quiet=True)
+    steps = [line["step"] for line in lines(run)]
+    assert steps == sorted(steps) and done in steps and steps[-1] >= 450
+    assert api.load_config(run).steps == 450
+
+
+def test_what_a_run_leaves_behind(tmp_path):
+    made = config(tmp_path / "run", keep_checkpoints=2, layout="auto", compile=None, threads=None, env_args={})
+    api.train(made, quiet=True)
+    run = tmp_path / "run"
+    assert {"config.json", "metrics.jsonl", "events.jsonl", "tensorboard", "checkpoints"} <= {
+        path.name for path in run.iterdir()
+    }
+    written = api.load_config(run)
+    assert written.vec.layout in ("serial", "pool") and written.vec.workers and written.compile is False
+    assert written.threads == 1 and override(written, layout="auto", workers=1, compile=None, threads=None) == made
+    assert set(json.loads((run / "config.json").read_text())["versions"]) >= {"torch", "numpy", "pronghorn", "python"}
+    assert len(list((run / "checkpoints").iterdir())) == 2
+    start = lines(run, "events.jsonl")[0]
+    assert start["event"] == "start" and any("not compiled" in reason for reason in start["decisions"])
+    for line in lines(run):
+        assert {"step", "frames", "seconds", "updates", "episodes"} <= set(line) and line["frames"] == line["step"]
+    assert {"eval/return", "eval/return_std", "eval/episodes"} <= set(lines(run)[-1])
+    assert {"loss/policy", "policy/kl", "policy/entropy", "value/explained_variance", "time/env", "lag/mean"} <= set(
+        lines(run)[0]
+    )
+
+
+def test_mistakes(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="is not a run: it has no config.json"):
+        api.resume(run)
+    api.train(config(run), quiet=True)
+    with pytest.raises(UserError, match="exists and is not empty; continue it with `pronghorn resume"):
+        api.train(config(run), quiet=True)
+    with pytest.raises(UserError, match="--device nonsense cannot be used"):
+        api.train(config(tmp_path / "other", device="nonsense"), quiet=True)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(UserError, match="--episodes must be positive, not 0"):
+        api.evaluate(run, 0)
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace("CountingEnv", "TwoLengthEnv"))
+    for attempt in (lambda: api.resume(run, 900, quiet=True), lambda: api.evaluate(run), lambda: api.Policy(run)):
+        with pytest.raises(UserError, match=r"made for another env: action was discrete .* of \[5\], is .* of \[2\]"):
+            attempt()
+    (run / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config.json cannot be read"):
+        api.load_config(run)
+
+
+def test_evaluating_a_run(tmp_path):
+    run = tmp_path / "run"
+    api.train(config(run), quiet=True)
+    report = api.evaluate(run, 5)
+    assert set(report) == {"episodes", "capped", "return_mean", "return_std", "return_quartiles", "length_mean"}
+    assert report["episodes"] == 5 and report["capped"] == 0
+    assert api.evaluate(run, 5) == report == pronghorn.evaluate(run, 5)
+    assert api.evaluate(run, 5, seed=99) != report
+    # Training's own evaluation at the end played the first episode of each of two envs.
+    assert api.evaluate(run, 2)["return_mean"] == lines(run)[-1]["eval/return"]
+
+
+@pytest.mark.parametrize("env", ["gymnasium:Pendulum-v1", "MaskedBanditEnv", "CountingEnv"])
+def test_a_loaded_policy_acts_as_the_agent_does(tmp_path, env):
+    run = tmp_path / "run"
+    made = config(run, env, steps=120, evaluate_every=1000)
+    api.train(made, quiet=True)
+    policy, sampling = pronghorn.load(run), pronghorn.load(run, sample=True)
+    envs = build.env_factory(made.env, made.env_args)()
+    agent = build.agent(made, envs.spec)
+    agent.load_state_dict(api._agent_state(checkpoint.load_latest(run)))
+    sampled = []
+    for _ in range(2):
+        policy.reset()
+        observation, _ = envs.reset(seed=4)
+        state, first = agent.initial_state(1), True
+        for count in range(4):
+            batch = api.tree.map(lambda array: torch.as_tensor(np.asarray(array))[None], observation)
+            with torch.no_grad():
+                parameters, state = agent.step(batch, torch.tensor([first]), state)
+            mode = agent.distribution.mode(parameters)[0].numpy()
+            action = policy.act(observation)
+            first = False
+            if env == "gymnasium:Pendulum-v1":  # torques within ±2, the agent's own unit is 1
+                np.testing.assert_allclose(action, 2 * np.clip(mode, -1, 1), rtol=1e-6)
+            else:
+                assert action == mode
+            assert policy._core_state == state == count + 1
+            sampled.append(sampling.act(observation))
+            observation, *_ = envs.step(action)
+    assert len({str(action) for action in sampled}) > 1
+
+
+def test_training_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = pronghorn.train("CartPole-v1", steps=400, quiet=True, layout="serial", evaluation_episodes=1)
+    assert result.exit_code == 0 and result.run.as_posix() == "runs/CartPole-v1-ppo-seed0"
+    action = pronghorn.load(result.run).act(np.zeros(4))
+    assert action in (0, 1)
+    with pytest.raises(UserError, match="did you mean num_envs"):
+        pronghorn.train("CartPole-v1", num_env=4)
