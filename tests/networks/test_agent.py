@@ -13,7 +13,7 @@ from pronghorn.config import NetworkConfig
 from pronghorn.networks.agent import Agent
 from pronghorn.networks.cores import CORES, CountingCore, NoCore
 from pronghorn.networks.encoders import VectorEncoder
-from pronghorn.networks.mlp import mlp
+from pronghorn.networks.mlp import MLP
 from pronghorn.ops.running import batch_moments
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
 
@@ -90,21 +90,23 @@ def test_what_cannot_be_encoded_is_named():
 
 
 def test_orthogonal_layers_have_gain_root_two_and_a_scaled_last_one():
-    layers = mlp([6, 4, 9, 2], "tanh", init="orthogonal", output_scale=0.01, generator=torch.Generator().manual_seed(1))
-    weights = [layer.weight for layer in layers if isinstance(layer, torch.nn.Linear)]
+    layers = MLP([6, 4, 9, 2], "tanh", init="orthogonal", output_scale=0.01, generator=torch.Generator().manual_seed(1))
+    weights = [layer.weight for layer in layers.layers]
     for weight, gain in zip(weights, (math.sqrt(2), math.sqrt(2), 0.01), strict=True):
         singular = torch.linalg.svdvals(weight)
         torch.testing.assert_close(singular, torch.full_like(singular, gain), rtol=1e-5, atol=1e-7)
-    assert not any(layer.bias.any() for layer in layers if isinstance(layer, torch.nn.Linear))
-    assert [type(layer) for layer in layers] == [torch.nn.Linear, torch.nn.Tanh] * 2 + [torch.nn.Linear]
-    plain = mlp([6, 2], "relu", init="orthogonal", output_scale=None, generator=torch.Generator())
-    torch.testing.assert_close(torch.linalg.svdvals(plain[0].weight), torch.ones(2))
+    assert not any(layer.bias.any() for layer in layers.layers)
+    x = torch.randn(5, 6)
+    first, second, last = layers.layers
+    torch.testing.assert_close(layers(x), last(torch.tanh(second(torch.tanh(first(x))))))
+    plain = MLP([6, 2], "relu", init="orthogonal", output_scale=None, generator=torch.Generator())
+    torch.testing.assert_close(torch.linalg.svdvals(plain.layers[0].weight), torch.ones(2))
 
 
 def test_glorot_layers_are_uniform_and_the_scaled_last_one_a_truncated_normal():
     def weights(scale):
-        layers = mlp([300, 200, 100], "relu", init="glorot", output_scale=scale, generator=torch.Generator())
-        return [layer.weight.detach() for layer in layers if isinstance(layer, torch.nn.Linear)]
+        layers = MLP([300, 200, 100], "relu", init="glorot", output_scale=scale, generator=torch.Generator())
+        return [layer.weight.detach() for layer in layers.layers]
 
     hidden, last = weights(0.1)
     bound = math.sqrt(6 / 500)
@@ -170,7 +172,7 @@ def test_the_standard_deviation_starts_where_it_should(parametrisation, std):
     assert parameters[:, :2].abs().max() < 0.1  # a policy that starts with no opinion
     agent = make(box((3,)), box((2,)), mean_activation="tanh")
     with torch.no_grad():
-        agent.policy[-1].bias.fill_(50.0)
+        agent.policy.layers[-1].bias.fill_(50.0)
     parameters, _ = agent.step(torch.randn(7, 3), torch.zeros(7, dtype=torch.bool), ())
     assert torch.equal(parameters[:, :2], torch.ones(7, 2))
 

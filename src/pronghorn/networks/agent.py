@@ -12,7 +12,7 @@ from pronghorn import tree
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.cores import CORES
 from pronghorn.networks.encoders import VectorEncoder
-from pronghorn.networks.mlp import ACTIVATIONS, mlp
+from pronghorn.networks.mlp import MLP
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.running import Scale
 from pronghorn.tree import Tree
@@ -52,15 +52,15 @@ class Agent(nn.Module):
 
         sizes = [self.encoder.size, *config.layers]
         means, logits = self.distribution.mean_size, self.distribution.logit_size
-        self.policy = mlp(
+        self.policy = MLP(
             [*sizes, means + logits],
             config.activation,
             init=config.init,
             output_scale=0.01 if config.init == "orthogonal" else 0.1,
             generator=generator,
         )
-        self.value = mlp([*sizes, 1], config.activation, init=config.init, output_scale=None, generator=generator)
-        self.mean_activation = ACTIVATIONS[config.mean_activation]()
+        self.value = MLP([*sizes, 1], config.activation, init=config.init, output_scale=None, generator=generator)
+        self._tanh_mean = config.mean_activation == "tanh"
         self._softplus = config.std_parametrisation == "softplus"
         start = math.log(math.expm1(config.initial_std)) if self._softplus else math.log(config.initial_std)
         self.deviation = nn.Parameter(torch.full((means,), start)) if means else None
@@ -116,7 +116,7 @@ class Agent(nn.Module):
             return outputs
         log_std = torch.log(nn.functional.softplus(self.deviation)) if self._softplus else self.deviation
         means, logits = outputs[..., : self.distribution.mean_size], outputs[..., self.distribution.mean_size :]
-        return self.distribution.join(self.mean_activation(means), logits, log_std)
+        return self.distribution.join(torch.tanh(means) if self._tanh_mean else means, logits, log_std)
 
 
 def _check_mask(spec: EnvSpec, distribution: ActionDistribution) -> None:

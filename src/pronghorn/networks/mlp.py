@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "linear": nn.Identity}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
 
 
-def mlp(
-    sizes: Sequence[int],
-    activation: str,
-    *,
-    init: Literal["orthogonal", "glorot"],
-    output_scale: float | None,
-    generator: torch.Generator,
-) -> nn.Sequential:
+class MLP(nn.Module):
     """Linear layers ``sizes[0]`` → … → ``sizes[-1]`` with ``activation`` between them; biases start at 0.
 
-    "orthogonal": gain √2, the last layer ``output_scale`` (1 if None). "glorot": uniform (Glorot and Bengio 2010);
-    if ``output_scale`` is given the last layer is a truncated normal with σ = √(1.3 · output_scale / fan_in), the
-    scaled initialiser of the TensorFlow Agents code.
+    Args:
+        init: "orthogonal": gain √2, the last layer ``output_scale`` (1 if None). "glorot": uniform (Glorot and Bengio
+            2010); if ``output_scale`` is given the last layer is a truncated normal with
+            σ = √(1.3 · output_scale / fan_in), the scaled initialiser of the TensorFlow Agents code.
     """
-    layers: list[nn.Module] = []
-    last = len(sizes) - 2
-    for index, (inputs, outputs) in enumerate(pairwise(sizes)):
-        linear = nn.Linear(inputs, outputs)
-        nn.init.zeros_(linear.bias)
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        *,
+        init: Literal["orthogonal", "glorot"],
+        output_scale: float | None,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self._activation = ACTIVATIONS[activation]
+        self._linears = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+        self.layers = nn.ModuleList(self._linears)
+        *hidden, last = self._linears
+        for layer in self._linears:
+            nn.init.zeros_(layer.bias)
+        for layer in hidden:
+            if init == "orthogonal":
+                nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
+            else:
+                nn.init.xavier_uniform_(layer.weight, generator=generator)
         if init == "orthogonal":
-            gain = math.sqrt(2.0) if index < last else (1.0 if output_scale is None else output_scale)
-            nn.init.orthogonal_(linear.weight, gain, generator=generator)
-        elif index == last and output_scale is not None:
-            sigma = math.sqrt(1.3 * output_scale / inputs)
-            nn.init.trunc_normal_(linear.weight, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
+            nn.init.orthogonal_(last.weight, 1.0 if output_scale is None else output_scale, generator=generator)
+        elif output_scale is None:
+            nn.init.xavier_uniform_(last.weight, generator=generator)
         else:
-            nn.init.xavier_uniform_(linear.weight, generator=generator)
-        layers += [linear] if index == last else [linear, ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers)
+            sigma = math.sqrt(1.3 * output_scale / sizes[-2])
+            nn.init.trunc_normal_(last.weight, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., sizes[0]] → [..., sizes[-1]]."""
+        # Not a call per layer: for small batches that would be half of the cost of acting.
+        *hidden, last = self._linears
+        for layer in hidden:
+            x = self._activation(functional.linear(x, layer.weight, layer.bias))
+        return functional.linear(x, last.weight, last.bias)
