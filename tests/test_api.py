@@ -124,7 +124,7 @@ def test_what_a_run_leaves_behind(tmp_path):
 
 def test_mistakes(tmp_path):
     run = tmp_path / "run"
-    with pytest.raises(UserError, match="is not a run: it has no config.json"):
+    with pytest.raises(UserError, match=r"is not a run: it has no config\.json"):
         api.resume(run)
     api.train(config(run), quiet=True)
     with pytest.raises(UserError, match="exists and is not empty; continue it with `pronghorn resume"):
@@ -140,7 +140,7 @@ def test_mistakes(tmp_path):
         with pytest.raises(UserError, match=r"made for another env: action was discrete .* of \[5\], is .* of \[2\]"):
             attempt()
     (run / "config.json").write_text("{")
-    with pytest.raises(UserError, match=r"config.json cannot be read"):
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
         api.load_config(run)
 
 

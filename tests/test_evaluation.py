@@ -44,7 +44,9 @@ def held_out(num_envs, allotted):
     ]
 
 
-@pytest.mark.parametrize(("episodes", "num_envs", "allotted"), [(7, 3, (3, 2, 2)), (4, 2, (2, 2)), (1, 1, (1,))])
+@pytest.mark.parametrize(
+    ("episodes", "num_envs", "allotted"), [(7, 3, (3, 2, 2)), (8, 3, (3, 3, 2)), (4, 2, (2, 2)), (1, 1, (1,))]
+)
 def test_each_env_plays_the_first_of_its_held_out_episodes(episodes, num_envs, allotted):
     with make(episodes, num_envs) as (evaluator, batches):
         for _ in range(2):  # the same every time

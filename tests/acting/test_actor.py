@@ -38,7 +38,7 @@ class StandIn:
     def reset(self, episodes, histories=None):
         assert histories is None and not episodes.any()
         self._oracles = [rig.Oracle(self._run_seed, env, self._crashes.get(env, ())) for env in range(self.num_envs)]
-        self._waiting = {env: None for env in range(self.num_envs)}
+        self._waiting = dict.fromkeys(range(self.num_envs))
 
     def send(self, actions, envs):
         assert not set(envs.tolist()) & set(self._waiting)
@@ -325,9 +325,8 @@ def test_stopping_anywhere_goes_on_where_it_was(whole, options, restart):
         act(actor, straight := [])
     for after in range(24 if whole else 12):
         found = []
-        calls = iter(range(1000))
         with rig.parts(made) as (actor, _):
-            act(actor, found, lambda: next(calls) == after)
+            act(actor, found, rig.StopAfter(after))
             if restart:
                 arrays, numbers = actor.state()
                 arrays, numbers = (

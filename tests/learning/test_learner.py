@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 
 import numpy as np
@@ -138,6 +139,29 @@ def test_every_row_or_column_is_used_once_a_pass(options):
         assert order != [part.tolist() for _, part in learner._indices(batches[0])]
 
 
+@pytest.mark.parametrize("recompute", [True, False])
+def test_targets_are_computed_with_the_newest_values_before_each_pass_or_once(recompute):
+    made = rig.config("BanditEnv", epochs=3, minibatches=2, recompute_advantages=recompute)
+    (batch,), spec = collect(made, 1)
+    learner = make_learner(made, spec)
+    compute, step, calls = learner._targets, learner._step, []
+
+    def watched_targets(flat, *data):
+        calls.append(("targets", flat))
+        return compute(flat, *data)
+
+    def watched_step(flat, *data):
+        calls.append(("step", flat))
+        return step(flat, *data)
+
+    learner._targets, learner._step = watched_targets, watched_step
+    learner.update(batch, 0.0)
+    kinds = [kind for kind, _ in calls]
+    assert kinds == (["targets", "step", "step"] * 3 if recompute else ["targets", *["step"] * 6])
+    for (kind, flat), (_, following) in itertools.pairwise(calls):
+        assert kind == "step" or flat is following  # those that the next step improves
+
+
 def test_shuffled_rows_keep_their_fields_together():
     made = rig.config("CountingEnv")
     (batch,), spec = collect(made, 1)
@@ -242,7 +266,8 @@ def test_preparing_changes_nothing():
     example = build.example_batch(made, spec)
     for name, array in tree.named(vars(example)).items():
         real = tree.named(vars(batches[0]))[name]
-        assert array.shape == real.shape and array.dtype == real.dtype and not np.any(array) or name == "env"
+        assert array.shape == real.shape and array.dtype == real.dtype
+        assert name == "env" or not np.any(array)
 
 
 def test_what_is_not_finite_is_named_and_changes_nothing():

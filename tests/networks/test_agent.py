@@ -183,8 +183,8 @@ def test_the_seed_decides_the_parameters():
     torch.manual_seed(2)
     same, other = make(box((3,)), discrete(4), seed=5).state_dict(), make(box((3,)), discrete(4), seed=6).state_dict()
     assert all(torch.equal(value, same[name]) for name, value in one.items())
-    assert not torch.equal(one["policy.0.weight"], other["policy.0.weight"])
-    assert not torch.equal(one["policy.0.weight"], one["value.0.weight"])
+    assert not torch.equal(one["policy.layers.0.weight"], other["policy.layers.0.weight"])
+    assert not torch.equal(one["policy.layers.0.weight"], one["value.layers.0.weight"])
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5)])

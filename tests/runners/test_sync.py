@@ -136,7 +136,7 @@ def test_stopping_and_resuming_is_as_if_it_had_run_on(kind):
     straight = run(made)
     assert straight.state["learner"]["version"] >= 5 and any("eval/return" in line for line in straight.lines())
     assert straight.state["counters"]["step"] >= 500
-    for stop_after in [0, 1, 4, *range(9, straight.asked + 7, max(7, straight.asked // 8))]:
+    for stop_after in [0, 1, 4, *range(9, straight.asked + 7, max(7, straight.asked // 5))]:
         stopped = run(made, stop_after=stop_after)
         resumed = run(made, resumed=stopped)
         assert resumed.exact
@@ -180,10 +180,12 @@ def test_envs_that_take_no_seed_begin_new_episodes_and_two_resumes_are_equal(env
     made = rig.config(env, core="counting", steps=500, evaluation_episodes=2, **whole)
     stopped = run(made, stop_after=33)
     episodes = stopped.tensors["actor/carry/episode"]
+    begun = run(made, resumed=stopped, stop_after=0)  # the next ones: nothing is played twice
+    assert torch.equal(begun.tensors["actor/carry/episode"], episodes + 1) and begun.tensors["actor/carry/first"].all()
     one, other = run(made, resumed=stopped), run(made, resumed=stopped)
     assert one.exact is other.exact is False
     assert_equal(one, other)
-    assert one.state["counters"]["step"] >= 500 and (one.tensors["actor/carry/episode"] > episodes).all()
+    assert one.state["counters"]["step"] >= 500
 
 
 @pytest.mark.parametrize("kind", ["unrolls", "episodes"])
@@ -237,7 +239,7 @@ def test_rows_of_random_actions_are_of_no_version():
 
 
 def test_values_that_do_not_exist_are_absent():
-    found = run(made_of("unrolls", env_args={"lengths": [10_000]}, steps=200), evaluate_every=10**6)
+    found = run(made_of("unrolls", env_args={"lengths": [600]}, steps=200, evaluation_episodes=1), evaluate_every=10**6)
     first = found.records[0]
     assert "return/mean" not in first and first["episodes"] == 0
     assert all(np.isfinite(value) for record in found.records for value in record.values())

@@ -18,6 +18,7 @@ from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, BoolArray, IntArray, Step, Trajectory, action_dtype
 from pronghorn.vec.base import BatchedEnv, EnvError
+from pronghorn.vec.rows import as_index
 
 HISTORY_BYTES = 256 * 2**20
 """Actions since the reset that are kept for ``resume``; an episode that outgrows its share starts anew there."""
@@ -104,7 +105,7 @@ class Actor:
             # Landing has filled the batch. Without the stop, all but the last to land would have acted meanwhile.
             newest = self._idle.pop()
             self._act_where_possible()
-            self._idle.appendleft(newest)
+            self._idle.append(newest)
         while self._in_flight:
             self._receive()
         return self.memory.take()
@@ -147,28 +148,28 @@ class Actor:
         self._noise[env] = self._distribution.draw_noise(rng, (self.memory.rows,))
 
     def _act(self, envs: IntArray) -> None:
-        columns, rows = self._column[envs], self._row[envs]
-        observation = _rows(self._observation, envs)
+        index = as_index(envs)
+        columns, rows = self._column[index], self._row[index]
+        observation = _rows(self._observation, index)
         if self.inference.agent.masked:
             _check_masks(observation[ACTION_MASK], envs)
         with self._timers("inference"):
             choice = self.inference(
-                observation, self._first[envs], _rows(self._core_state, envs), self._noise[envs, rows]
+                observation, self._first[index], _rows(self._core_state, index), self._noise[envs, rows]
             )
-        live = columns >= 0
-        written = {"action": choice.action, "behaviour": choice.behaviour}
-        if not live.all():
-            columns, rows = columns[live], rows[live]
-            written = {name: _rows(values, live) for name, values in written.items()}
-        for name, values in written.items():
-            self.memory.write(name, columns, rows, values)
-        self.memory.arrays["policy_version"][columns, rows] = self.inference.version
-        _assign(self._core_state, envs, choice.core_state)
-        _assign(self._last_action, envs, choice.action)
-        self._history.append(envs, choice.action)
         self._in_flight += len(envs)
         with self._timers("env"):
             self.vec.send(choice.action, envs)
+        # The rest while the envs step.
+        _assign(self._core_state, index, choice.core_state)
+        _assign(self._last_action, index, choice.action)
+        self._history.append(envs, choice.action)
+        action, behaviour, live = choice.action, choice.behaviour, columns >= 0
+        if not live.all():
+            columns, rows, action, behaviour = columns[live], rows[live], _rows(action, live), behaviour[live]
+        self.memory.write("action", columns, rows, action)
+        self.memory.write("behaviour", columns, rows, behaviour)
+        self.memory.arrays["policy_version"][columns, rows] = self.inference.version
 
     def _receive(self) -> None:
         with self._timers("env"):
@@ -177,17 +178,18 @@ class Actor:
 
     def _record(self, step: Step) -> None:
         envs = step.envs
+        index = as_index(envs)
         self._in_flight -= len(envs)
         ended = step.terminated | step.truncated
-        self._return[envs] += np.where(step.valid, step.reward, 0.0)
-        self._length[envs] += step.valid
-        columns, rows = self._column[envs], self._row[envs]
+        self._return[index] += np.where(step.valid, step.reward, 0.0)
+        self._length[index] += step.valid
+        columns, rows = self._column[index], self._row[index]
         live = columns >= 0
         if live.all():
             self._write(step, ended, columns, rows)
         else:
             self._write(_select(step, live), ended[live], columns[live], rows[live])
-        self._row[envs[live]] += 1
+        self._row[index] += live
         self._carry(step, ended)
         self._close_columns(envs[live], ended[live], step.first[live])
         self._idle.append(envs)
@@ -209,10 +211,11 @@ class Actor:
 
     def _carry(self, step: Step, ended: BoolArray) -> None:
         envs = step.envs
-        _assign(self._observation, envs, step.observation)
-        self._first[envs] = step.first
-        self._last_reward[envs] = step.reward
-        self._episode[envs] = step.episode
+        index = as_index(envs)
+        _assign(self._observation, index, step.observation)
+        self._first[index] = step.first
+        self._last_reward[index] = step.reward
+        self._episode[index] = step.episode
         anew = ended | step.first
         if anew.any():
             self._return[envs[anew]] = 0.0
@@ -365,8 +368,9 @@ class ActionLog:
 
     def append(self, envs: IntArray, actions: Tree) -> None:
         """One action for each of ``envs``."""
-        rows = self._lengths[envs]
-        self._lengths[envs] += 1
+        index = as_index(envs)
+        rows = self._lengths[index].copy()
+        self._lengths[index] += 1
         longest = int(rows.max())
         if longest >= self._most:
             kept = rows < self._most
@@ -424,7 +428,7 @@ class ActionLog:
             )
 
 
-def _rows(values: Tree, index: NDArray[Any]) -> Tree:
+def _rows(values: Tree, index: slice | NDArray[Any]) -> Tree:
     return tree.map(lambda array: array[index], values)
 
 
@@ -432,7 +436,7 @@ def _select(step: Step, index: BoolArray) -> Step:
     return Step(**{item.name: _rows(getattr(step, item.name), index) for item in fields(step)})
 
 
-def _assign(target: Tree, index: IntArray, values: Tree) -> None:
+def _assign(target: Tree, index: slice | IntArray, values: Tree) -> None:
     for array, value in zip(tree.leaves(target), tree.leaves(values), strict=True):
         array[index] = value
 

