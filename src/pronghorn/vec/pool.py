@@ -70,7 +70,6 @@ class PoolVec:
         self._in_flight = np.zeros(self.num_envs, np.bool_)
         workers = min(workers, self.num_envs)
         self._status = SharedArrays(status_layout(self.num_envs, workers))
-        self._tickets: IntArray = self._status.arrays["ticket"]
         self._remembered: dict[bytes, list[tuple[_Worker, IntArray]]] = {}
         self._block: SharedArrays | None = None
         self._workers: list[_Worker] = []
@@ -169,7 +168,7 @@ class PoolVec:
         tickets: list[tuple[_Worker, int]] = []
         for worker, own in self._shares(envs):
             worker.sent += 1
-            self._tickets[own] = worker.sent
+            self._status.arrays["ticket"][own] = worker.sent
             tickets.append((worker, worker.sent))
         for worker, _ in tickets:
             worker.request.notify()
@@ -197,7 +196,7 @@ class PoolVec:
 
     def _wait(self, ready: Callable[[_Worker], bool], idle_phase: str = "idle") -> None:
         """Sleeps until ``ready`` holds for all workers, looking after those for which it does not."""
-        busy, seen = self._status.arrays["busy"], self._status.arrays["busy"].copy()
+        seen = self._status.arrays["busy"].copy()
         start = time.monotonic()
         since = [start] * len(self._workers)
         next_look = start + self._longest_sleep
@@ -217,8 +216,8 @@ class PoolVec:
                     continue
                 if worker.child.process.poll() is not None:
                     raise self._blame(worker, worker.child.fate())
-                if (busy[index] != seen[index]).any():
-                    seen[index], since[index] = busy[index], now
+                if (self._status.arrays["busy"][index] != seen[index]).any():
+                    seen[index], since[index] = self._status.arrays["busy"][index], now
                 phase = idle_phase if seen[index, 2] == IDLE else PHASES[seen[index, 2]]
                 if now - since[index] > self._seconds[phase]:
                     worker.child.kill()
