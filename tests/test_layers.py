@@ -81,6 +81,7 @@ BELOW_THE_LINE = {
     "algorithms.impala": 4,
     "algorithms.a2c": 4,
     "learning.learner": 4,
+    "acting.numpy_policy": 4,
     "acting.inference": 4,
     "acting.server": 4,
     "acting.actor": 5,

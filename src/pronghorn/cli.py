@@ -26,6 +26,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from pronghorn import config
 from pronghorn.config import RunConfig, nearest
 from pronghorn.presets import resolve
+from pronghorn.processes.launch import thread_budget
 from pronghorn.types import UserError
 
 if TYPE_CHECKING:
@@ -225,14 +226,7 @@ def set_threads(threads: int | None) -> None:
 
     Waiting threads sleep: spinning ones would take the cores from the simulators.
     """
-    budget = str(threads or 1)
-    for name, value in {
-        "OMP_NUM_THREADS": budget,
-        "MKL_NUM_THREADS": budget,
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        "KMP_BLOCKTIME": "0",
-    }.items():
+    for name, value in thread_budget(threads or 1).items():
         os.environ.setdefault(name, value)
 
 

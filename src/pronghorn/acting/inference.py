@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from pronghorn import tree
+from pronghorn.acting.numpy_policy import NumpyPolicy
 from pronghorn.networks.agent import Agent
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray
@@ -34,15 +35,24 @@ class Inference:
         self.agent = agent
         self.mode = mode
         self.version = -1
+        self._numpy = NumpyPolicy(agent) if NumpyPolicy.supports(agent) else None
 
     def load(self, state: dict[str, Any], version: int) -> None:
         """Takes over published weights and statistics."""
         self.agent.load_state_dict(state)
         self.version = version
+        if self._numpy is not None:
+            self._numpy.refresh()
 
-    @torch.inference_mode()
     def __call__(self, observation: Tree, first: BoolArray, core_state: Tree, noise: NDArray[np.float32]) -> Choice:
         """For a batch of n envs; ``noise`` [n, noise_size] decides the sample."""
+        if self._numpy is None or self.mode == "random":
+            return self._choose(observation, first, core_state, noise)
+        parameters = self._numpy.parameters(observation)
+        return Choice(self._numpy.action(parameters, noise if self.mode == "sample" else None), parameters, ())
+
+    @torch.inference_mode()
+    def _choose(self, observation: Tree, first: BoolArray, core_state: Tree, noise: NDArray[np.float32]) -> Choice:
         agent = self.agent
         observed = tree.map(torch.from_numpy, observation)
         state = tree.map(torch.from_numpy, core_state) if agent.recurrent else ()

@@ -60,7 +60,7 @@ class Agent(nn.Module):
             generator=generator,
         )
         self.value = MLP([*sizes, 1], config.activation, init=config.init, output_scale=None, generator=generator)
-        self._tanh_mean = config.mean_activation == "tanh"
+        self.tanh_mean = config.mean_activation == "tanh"
         self._softplus = config.std_parametrisation == "softplus"
         start = math.log(math.expm1(config.initial_std)) if self._softplus else math.log(config.initial_std)
         self.deviation = nn.Parameter(torch.full((means,), start)) if means else None
@@ -98,6 +98,11 @@ class Agent(nn.Module):
         output = self(rows, first.unsqueeze(0), core_state, value=False)
         return output.parameters.squeeze(0), output.core_state
 
+    def log_std(self) -> Tensor:
+        """Of the Gaussian parts, [means]: state-independent."""
+        assert self.deviation is not None
+        return torch.log(nn.functional.softplus(self.deviation)) if self._softplus else self.deviation
+
     def random_parameters(self, observation: Tree, batch: int) -> Tensor:
         """Parameters [batch, P] of the distribution of random legal actions."""
         return self._legal(self.distribution.null_parameters().expand(batch, -1), observation)
@@ -114,9 +119,9 @@ class Agent(nn.Module):
     def _with_deviation(self, outputs: Tensor) -> Tensor:
         if self.deviation is None:
             return outputs
-        log_std = torch.log(nn.functional.softplus(self.deviation)) if self._softplus else self.deviation
+        log_std = self.log_std()
         means, logits = outputs[..., : self.distribution.mean_size], outputs[..., self.distribution.mean_size :]
-        return self.distribution.join(torch.tanh(means) if self._tanh_mean else means, logits, log_std)
+        return self.distribution.join(torch.tanh(means) if self.tanh_mean else means, logits, log_std)
 
 
 def _check_mask(spec: EnvSpec, distribution: ActionDistribution) -> None:

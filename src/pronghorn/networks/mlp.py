@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class MLP(nn.Module):
@@ -26,18 +24,18 @@ class MLP(nn.Module):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: str,
+        activation: Literal["tanh", "relu"],
         *,
         init: Literal["orthogonal", "glorot"],
         output_scale: float | None,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self._activation = ACTIVATIONS[activation]
-        self._linears = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
-        self.layers = nn.ModuleList(self._linears)
-        *hidden, last = self._linears
-        for layer in self._linears:
+        self.relu = activation == "relu"
+        self.linears = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+        self.layers = nn.ModuleList(self.linears)
+        *hidden, last = self.linears
+        for layer in self.linears:
             nn.init.zeros_(layer.bias)
         for layer in hidden:
             if init == "orthogonal":
@@ -55,7 +53,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., sizes[0]] → [..., sizes[-1]]."""
         # Not a call per layer: for small batches that would be half of the cost of acting.
-        *hidden, last = self._linears
+        *hidden, last = self.linears
         for layer in hidden:
-            x = self._activation(functional.linear(x, layer.weight, layer.bias))
+            x = functional.linear(x, layer.weight, layer.bias)
+            x = torch.relu(x) if self.relu else torch.tanh(x)
         return functional.linear(x, last.weight, last.bias)

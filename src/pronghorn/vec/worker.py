@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import traceback
@@ -112,6 +113,8 @@ def serve(control: Connection[Any, Any], setup: Setup) -> None:
         envs, SharedArrays(rows_layout(spec, setup.num_envs), setup.rows_fd).arrays, action_converter(spec.action)
     )
 
+    gc.collect()
+    gc.freeze()  # what exists now stays: no later collection need look at it
     waiter = Waiter([control.fileno(), request.fds[0]])
     ticket = 0
     while True:
