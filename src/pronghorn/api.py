@@ -90,10 +90,10 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
             run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
         )
     with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
+        _check_spec(loaded, session.spec)
         if steps is not None:
             _write_config(run, config)
             session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
-        _check_spec(loaded, session.spec)
         for skipped in loaded.skipped:
             session.event("warning", loaded.step, message=f"damaged checkpoint skipped: {skipped}")
         exact = session.runner.restore(loaded.tensors, loaded.state["run"])
@@ -115,7 +115,8 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     loaded = checkpoint.load_latest(run)
     weights = LocalWeights()
     weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
-    with StopRequest() as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
+    notice = "stopping (again to stop now)"
+    with StopRequest(notice) as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
         _check_spec(loaded, envs.spec)
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
     if evaluation is None:
@@ -247,6 +248,8 @@ class _Session:
         """Compiles the update where the config says so. A signal ends it at once: nothing is lost."""
         if not self._config.compile:
             return
+        if obstacle := compiler.obstacle():
+            raise UserError(f"the run's update is compiled, which cannot be done here: {obstacle}")
         self.panel.message("compiling the update, once (10 to 30 s; a few from the cache)")
         with suppress(Interrupted), stop.immediately():
             self._learner.prepare(build.example_batch(self._config, self.spec))

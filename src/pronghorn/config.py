@@ -145,7 +145,7 @@ class RunConfig:
     evaluation_episodes: int = 10
     """episodes of each evaluation"""
     checkpoint_every: int = 100_000
-    """steps between checkpoints; the end always saves one"""
+    """steps between checkpoints (at most 10 minutes); the end always saves one"""
     keep_checkpoints: int = 3
     """newest checkpoints to keep"""
     vec: VecConfig = field(default_factory=VecConfig)

@@ -12,6 +12,7 @@ import rig
 import torch
 
 from pronghorn import build
+from pronghorn.runners import sync
 from pronghorn.runners.sync import SyncRunner
 from pronghorn.seeding import Domain
 from pronghorn.telemetry.timers import PhaseTimers
@@ -229,6 +230,12 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end():
     found = run(made_of("unrolls"), checkpoint_every=100)
     steps = [step for event, step, _ in found.events if event == "checkpoint"]
     assert [step // 100 for step in steps] == [1, 2, 3, 4, 5] and steps[-1] == found.state["counters"]["step"]
+
+
+def test_a_checkpoint_never_gets_old(monkeypatch):
+    monkeypatch.setattr(sync, "CHECKPOINT_SECONDS", -1.0)
+    found = run(made_of("unrolls", steps=200), checkpoint_every=10**9)
+    assert sum(event == "checkpoint" for event, *_ in found.events) == found.state["counters"]["updates"] + 1
 
 
 def test_rows_of_random_actions_are_of_no_version():

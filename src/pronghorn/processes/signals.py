@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,10 +20,12 @@ class Interrupted(BaseException):
 class StopRequest:
     """A context in which SIGINT, SIGTERM and SIGHUP set ``requested`` (the number of the signal).
 
-    Only the main thread may enter it.
+    ``notice`` is what the first one prints on standard error. Elsewhere than in the main
+    thread signals cannot be handled, and nothing changes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notice: str = "stopping: saving a checkpoint (again to stop now)") -> None:
+        self._notice = notice
         self.requested: int | None = None
         self._immediately = False
         self._before: dict[int, Any] = {}
@@ -37,6 +40,8 @@ class StopRequest:
         return 0 if self.requested is None else 128 + self.requested
 
     def __enter__(self) -> StopRequest:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
@@ -61,9 +66,9 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
-            os.write(2, b"\nstopped without saving\n")
+            os.write(2, b"\nstopped at once\n")
             os._exit(128 + number)
         self.requested = number
         if self._immediately:
             raise Interrupted
-        os.write(2, b"\nstopping: saving a checkpoint (again to stop now)\n")
+        os.write(2, f"\n{self._notice}\n".encode())

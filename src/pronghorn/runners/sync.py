@@ -24,6 +24,9 @@ from pronghorn.types import Metrics, Trajectory
 EVALUATION_SHARE = 0.1
 """Evaluation takes at most this share of the training steps, unless the config says how often."""
 
+CHECKPOINT_SECONDS = 600.0
+"""A checkpoint is never older than this, however slow the env."""
+
 REPORTS = 1000
 """At most this many reports a run."""
 
@@ -86,6 +89,7 @@ class SyncRunner:
         self._frames_per_step = frames_per_step
         self._clock = time.perf_counter()
         self._mark = 0, 0.0
+        self._saved_at = self._clock
 
     def start(self) -> None:
         """Begins a run."""
@@ -104,7 +108,7 @@ class SyncRunner:
             if self._evaluation_due() and not self._evaluate(stop):
                 break
             # After the evaluation, so that a checkpoint never lies between an update and its evaluation.
-            if counters.step // self._checkpoint_every > max(counters.saved_at, 0) // self._checkpoint_every:
+            if self._checkpoint_due():
                 self.checkpoint()
             batch = self.actor.collect(stop)
             if batch is None:
@@ -121,6 +125,12 @@ class SyncRunner:
             self._evaluate(stop)
         self.checkpoint()
 
+    def _checkpoint_due(self) -> bool:
+        every, counters = self._checkpoint_every, self.counters
+        if counters.step // every > max(counters.saved_at, 0) // every:
+            return True
+        return time.perf_counter() - self._saved_at > CHECKPOINT_SECONDS
+
     def checkpoint(self) -> None:
         """Saves everything that decides how the run goes on."""
         counters = self.counters
@@ -135,6 +145,7 @@ class SyncRunner:
             "episodes": self.episodes.state(),
         }
         self._save(counters.step, {**tensors, **{f"actor/{name}": array for name, array in arrays.items()}}, state)
+        self._saved_at = time.perf_counter()
         self._report.event("checkpoint", counters.step)
 
     def restore(self, tensors: dict[str, Any], state: dict[str, Any]) -> bool:
