@@ -280,11 +280,12 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     reasons = []
     vec = config.vec
+    factory = env_factory(config.env, config.env_args)
+    with closing(factory()) as env:  # before anything else starts: can an agent be made for it?
+        build.agent(config, env.spec)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if vec.layout == "auto":
-        layout, workers, reason = choose(
-            env_factory(config.env, config.env_args), vec.num_envs, min(cores, vec.workers or cores)
-        )
+        layout, workers, reason = choose(factory, vec.num_envs, min(cores, vec.workers or cores))
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:

@@ -13,7 +13,7 @@ from pronghorn.transport.base import WeightsIn
 from pronghorn.types import IntArray
 
 MOST_SECONDS = 600.0
-MOST_STEPS = 100_000
+MOST_STEPS = 27_000
 """Where an episode is cut in evaluation if its env sets no limit."""
 
 

@@ -17,7 +17,6 @@ from pronghorn.envs.probes import BanditEnv
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
-from pronghorn.vec.base import EnvError
 
 
 class Everything:
@@ -214,7 +213,7 @@ def test_old_answers_reach_the_check():
     env = EpisodeEnv(env_factory(f"{__name__}:Everything", {"short": True}), 0, Domain.TRAINING_ENV, 0)
     env.begin(0)
     action = {"a": 0, "b": (np.zeros((2, 2)), np.zeros(3)), "c": np.array([1, 0]), "d": np.zeros(1)}
-    with pytest.raises(EnvError, match="as Gym did before"):
+    with pytest.raises(UserError, match="as Gym did before"):
         env.step(action)
 
 

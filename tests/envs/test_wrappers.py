@@ -109,13 +109,13 @@ GOOD = np.zeros(3)
 def test_answers_that_break_the_contract(step, message):
     env = episode_env(lambda: Answers(step))
     env.begin(0)
-    with pytest.raises(EnvError, match=f"env 2: .*{message}"):
+    with pytest.raises(UserError, match=f"env 2 in .*{message}"):
         env.step(0)
 
 
 @pytest.mark.parametrize("reset", [np.zeros(3), (np.zeros(3), 0), (np.zeros(3), {}, {})])
 def test_reset_that_breaks_the_contract(reset):
-    with pytest.raises(EnvError, match="reset must return"):
+    with pytest.raises(UserError, match=r"env 2 in reset.*reset must return"):
         episode_env(lambda: Answers(reset=reset)).begin(0)
 
 

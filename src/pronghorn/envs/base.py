@@ -12,6 +12,10 @@ from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf
 
 
+class ContractError(ValueError):
+    """What an env answered is not what an env may answer: a mistake of whoever wrote it."""
+
+
 class Env(Protocol):
     """One simulator that speaks Gymnasium 1.x, with its spec. Observations conform to ``spec.observation``."""
 

@@ -26,7 +26,7 @@ from pronghorn.types import EnvSpec, Leaf, UserError
 EXTRAS = {"ALE": ("ale_py", "pip install 'pronghorn[atari]'")}
 """Namespaces of ids that another package registers: its module, and how to get it."""
 
-WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required) .*")
+WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required|takes no arguments).*")
 
 
 def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:

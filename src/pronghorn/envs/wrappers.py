@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pronghorn import seeding, tree
-from pronghorn.envs.base import EnvFactory
+from pronghorn.envs.base import ContractError, EnvFactory
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
 from pronghorn.vec.base import EnvError
@@ -39,8 +39,8 @@ class EpisodeEnv:
     ``note(phase)`` is called before each call of the env, with "construct", "reset" or "step".
 
     Raises (all methods):
-        EnvError: the env raised, or its answer breaks the contract; names index, phase, episode, step and cause.
-        UserError: passed on from the env.
+        EnvError: the env raised; names index, phase, episode, step and cause.
+        UserError: its answer breaks the contract, named alike; or passed on from the env.
     """
 
     def __init__(
@@ -97,19 +97,23 @@ class EpisodeEnv:
             raise
         except (Exception, SystemExit) as error:
             where = "" if phase == "construct" else f" (episode {self._episode}, after {self._elapsed} steps)"
+            if isinstance(error, ContractError):
+                raise UserError(f"env {self._index} in {phase}{where}: {error}") from error
             raise EnvError(f"env {self._index}: {type(error).__name__} in {phase}{where}: {error}") from error
 
     def _reset(self) -> Tree:
         answer = self._env.reset(seed=seeding.stream_seed(*self._stream, self._episode))
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise TypeError("reset must return (observation, info), info being a dict")
+            raise ContractError("reset must return (observation, info), info being a dict")
         return self._conform(answer[0])
 
     def _step(self, action: Tree) -> tuple[Tree, float, bool, bool]:
         answer = self._env.step(action)
         if not isinstance(answer, tuple) or len(answer) != 5:
             old = isinstance(answer, tuple) and len(answer) == 4
-            raise TypeError(OLD_API if old else "step must return (observation, reward, terminated, truncated, info)")
+            raise ContractError(
+                OLD_API if old else "step must return (observation, reward, terminated, truncated, info)"
+            )
         observation, reward, terminated, truncated, _ = answer
         return self._conform(observation), _real(reward), _flag("terminated", terminated), _flag("truncated", truncated)
 
@@ -117,7 +121,7 @@ class EpisodeEnv:
 def conformer(spec: Tree, finite: bool) -> Callable[[Tree], Tree]:
     """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``).
 
-    It raises ValueError, naming the key, where the structure or a shape differs, a cast would change values, or,
+    It raises ContractError, naming the key, where the structure or a shape differs, a cast would change values, or,
     with ``finite``, a value is NaN or infinite.
     """
     names = tree.like(spec, [f" {name!r}" if name else "" for name in tree.named(spec)])
@@ -125,21 +129,21 @@ def conformer(spec: Tree, finite: bool) -> Callable[[Tree], Tree]:
     def cast(name: str, leaf: Leaf, value: Any) -> Any:
         array = np.asarray(value)
         if array.shape != leaf.shape:
-            raise ValueError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
+            raise ContractError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
         if array.dtype != leaf.dtype:
             converted = array.astype(leaf.dtype)
             if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
-                raise ValueError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
+                raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
             array = converted
         if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"observation{name} is not finite")
+            raise ContractError(f"observation{name} is not finite")
         return array
 
     def conform(observation: Tree) -> Tree:
         try:
             nested = tree.conform(spec, observation)
         except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"observation is not nested as its space says: {error!r}") from error
+            raise ContractError(f"observation is not nested as its space says: {error!r}") from error
         return tree.map(cast, names, spec, nested)
 
     if isinstance(spec, Leaf):
@@ -151,10 +155,10 @@ def _real(reward: Any) -> float:
     if not isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
         array = np.asarray(reward)
         if array.shape != () or array.dtype.kind not in "fiub":
-            raise ValueError(f"reward must be a real number, not {reward!r}")
+            raise ContractError(f"reward must be a real number, not {reward!r}")
     value = float(reward)
     if not math.isfinite(value):
-        raise ValueError(f"reward is {value}")
+        raise ContractError(f"reward is {value}")
     return value
 
 
@@ -162,5 +166,5 @@ def _flag(name: str, flag: Any) -> bool:
     if not isinstance(flag, (bool, np.bool_)):
         array = np.asarray(flag)
         if array.shape != () or array.dtype != np.bool_:
-            raise ValueError(f"{name} must be a bool, not {flag!r}")
+            raise ContractError(f"{name} must be a bool, not {flag!r}")
     return bool(flag)

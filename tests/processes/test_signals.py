@@ -1,0 +1,61 @@
+"""The first signal asks, the second ends; inside ``immediately`` the first interrupts."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pronghorn.processes.signals import Interrupted, StopRequest
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_first_signal_asks(number, code, capfd):
+    before = signal.getsignal(number)
+    with StopRequest("stopping here") as stop:
+        assert not stop() and stop.exit_code == 0
+        os.kill(os.getpid(), number)
+        assert stop() and stop.exit_code == code
+    assert signal.getsignal(number) is before
+    assert capfd.readouterr().err == "\nstopping here\n"
+
+
+def test_immediately_interrupts_and_what_fails_meanwhile_is_the_interruption():
+    with StopRequest() as stop:
+        with pytest.raises(Interrupted), stop.immediately():
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted), stop.immediately():
+            raise AssertionError("not reached: a stop was asked for already")
+    with StopRequest() as stop, pytest.raises(Interrupted), stop.immediately():
+        stop.requested = signal.SIGINT  # as if a child of ours had died of the same signal
+        raise RuntimeError("compiler failed")
+    with StopRequest() as stop, pytest.raises(ValueError, match="ours"), stop.immediately():
+        raise ValueError("ours")
+
+
+def test_the_second_signal_ends_the_process():
+    code = (
+        "import os, signal\n"
+        "from pronghorn.processes.signals import StopRequest\n"
+        "with StopRequest():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('still here')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 143 and ended.stdout == "" and "stopped at once" in ended.stderr
+
+
+def test_other_threads_change_nothing():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def elsewhere():
+        with StopRequest() as stop:
+            seen.append((signal.getsignal(signal.SIGINT), stop()))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(10)
+    assert seen == [(before, False)]
