@@ -26,7 +26,8 @@ def presets() -> dict[str, dict[str, Any]]:
     batchppo = generic.batchppo()
     many_episodes = batchppo | {"episodes_per_update": 60}
     return {
-        "ppo-mujoco": {},
+        # Small minibatches learn more from a step: over seeds the return on HalfCheetah rises and varies less.
+        "ppo-mujoco": {"minibatches": 16},
         "batchppo-mujoco": batchppo,
         "batchppo-ant": batchppo | {"steps": 20_000_000},
         "batchppo-halfcheetah": batchppo | {"steps": 10_000_000, "discount": 0.99},
