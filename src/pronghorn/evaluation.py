@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,13 +59,14 @@ class Evaluator:
         self._allotted: IntArray = np.full(envs, episodes // envs, np.int64)
         self._allotted[: episodes % envs] += 1
 
-    def run(self, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """Plays the episodes; None if ``stop`` came true before the end."""
+    def run(self, stop: Callable[[], bool] = lambda: False, most_steps: float = math.inf) -> Evaluation | None:
+        """Plays the episodes, in about ``most_steps`` steps at most; None if ``stop`` came true before the end."""
         self._actor.inference.load(*self._weights.fetch())
         self._actor.start()
         left = self._allotted.copy()
         found: list[tuple[int, float, int]] = []
-        most = (self._actor.vec.spec.max_episode_steps or MOST_STEPS) * int(left.max()) * self._actor.vec.num_envs
+        longest = self._actor.vec.spec.max_episode_steps or MOST_STEPS
+        most = min(most_steps, longest * int(left.max()) * self._actor.vec.num_envs)
         begun, steps = time.monotonic(), 0
         while left.any() and steps < most and time.monotonic() - begun < MOST_SECONDS:
             batch = self._actor.collect(stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pronghorn.config import PPOConfig, RunConfig, validate
+from pronghorn.config import PPOConfig, RunConfig, override, validate
 from pronghorn.presets.resolve import algorithms, presets, resolve
 from pronghorn.types import UserError
 
@@ -71,8 +71,9 @@ def test_presets_share_nothing() -> None:
     assert presets()["batchppo-ant"]["num_envs"] == 30
 
 
-def test_ppo_on_mujoco_is_the_defaults() -> None:
-    assert resolve("Ant-v5", "ppo")[1] == RunConfig(env="Ant-v5", preset="ppo-mujoco")
+def test_ppo_on_mujoco_is_the_defaults_but_for_small_minibatches() -> None:
+    defaults = RunConfig(env="Ant-v5", preset="ppo-mujoco")
+    assert resolve("Ant-v5", "ppo")[1] == override(defaults, minibatches=16)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,16 @@ def test_evaluation_takes_its_share_of_the_steps():
     assert counters["evaluation_steps"] <= 0.1 * counters["step"]
 
 
+def test_evaluating_endless_episodes_ends():
+    made = made_of("unrolls", env_args={"lengths": [10**9]}, steps=300)
+    found = run(made, evaluate_every=None)
+    counters = found.state["counters"]
+    assert counters["evaluated_at"] == counters["step"] and not any("eval/return" in record for record in found.records)
+    one_unroll = build.EVALUATION_UNROLL * min(made.evaluation_episodes, made.vec.num_envs)
+    assert counters["evaluation_steps"] <= 0.1 * made.steps + one_unroll
+    assert any(event == "warning" for event, *_ in found.events)
+
+
 def test_steps_are_valid_rows_and_every_episode_is_counted_once():
     made = made_of("unrolls", steps=400)
     batches = []

@@ -5,6 +5,7 @@ The loop receives its parts ready made and names no algorithm, network or env.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -218,17 +219,27 @@ class SyncRunner:
         if self._evaluate_every is not None:
             return counters.step // self._evaluate_every > max(counters.evaluated_at, 0) // self._evaluate_every
         # The end is always evaluated, so one evaluation is set aside for it.
-        length = counters.evaluation_length or self.episodes.report().get("length/mean")
-        if length is None:
+        length = self._episode_length()
+        if not length:
             return False
         each = length * self.evaluator.episodes
         spent = counters.evaluation_steps + each
         return spent <= EVALUATION_SHARE * counters.step and spent + each <= EVALUATION_SHARE * self._steps
 
+    def _episode_length(self) -> float:
+        """What an evaluation episode is likely to take; 0 where none has ended yet."""
+        return self.counters.evaluation_length or self.episodes.report().get("length/mean", 0.0)
+
+    def _most_evaluation_steps(self) -> float:
+        """Where the env sets no limit: evaluation's whole share, or a good deal more than is likely to be needed."""
+        if self.actor.vec.spec.max_episode_steps is not None:
+            return math.inf
+        return max(EVALUATION_SHARE * self._steps, 4 * self._episode_length() * self.evaluator.episodes)
+
     def _evaluate(self, stop: StopRequest) -> bool:
         """Returns False where ``stop`` came first."""
         with self._timers("evaluation"):
-            evaluation = self.evaluator.run(stop)
+            evaluation = self.evaluator.run(stop, self._most_evaluation_steps())
         if evaluation is None:
             return False
         counters = self.counters
