@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.learning import compiler
+from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.runners.sync import SyncRunner
 from pronghorn.seeding import Domain, generator
@@ -283,7 +283,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     factory = env_factory(config.env, config.env_args)
     with closing(factory()) as env:  # before anything else starts: can an agent be made for it?
         build.agent(config, env.spec)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(available_cores())
     if vec.layout == "auto":
         layout, workers, reason = choose(factory, vec.num_envs, min(cores, vec.workers or cores))
         reasons.append(reason)

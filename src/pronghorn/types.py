@@ -110,7 +110,7 @@ class Step:
 
 @dataclass
 class Trajectory:
-    """A batch of B columns of T rows, time-major. Arrays or tensors. See ``DESIGN``-level notes in docs/row.md.
+    """A batch of B columns of T rows, time-major. Arrays or tensors. docs/row.md says how episodes end in it.
 
     Row t is what the agent saw, what it did, and what that caused. ``observation`` and ``first`` have T+1 rows.
     """

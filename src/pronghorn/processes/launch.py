@@ -32,6 +32,13 @@ SEND_TIMEOUT = 60
 PR_SET_PDEATHSIG = 1
 
 
+def available_cores() -> list[int]:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def thread_budget(threads: int) -> dict[str, str]:
     """Environment variables that give a process ``threads`` threads for arithmetic, none of which spins while idle.
 

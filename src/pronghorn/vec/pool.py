@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pronghorn.envs.base import EnvFactory, action_converter
-from pronghorn.processes.launch import Child, launch
+from pronghorn.processes.launch import Child, available_cores, launch
 from pronghorn.processes.shared import SharedArrays, anonymous
 from pronghorn.processes.wake import Waiter, Wake
 from pronghorn.seeding import Domain
@@ -245,7 +245,5 @@ class PoolVec:
 def _core(index: int, workers: int) -> int | None:
     """One core for each worker where there are as many of both: workers that are woken together are often put on the
     same core otherwise, one after the other. With other numbers the kernel knows better."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[index] if workers == len(cores) else None
+    cores = available_cores()
+    return cores[index] if workers == len(cores) and hasattr(os, "sched_setaffinity") else None
