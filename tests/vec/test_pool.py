@@ -80,6 +80,7 @@ def test_failures_are_named_in_time(fault, phase, message):
 def test_killed_worker():
     vec = make(counting(4))
     drive(vec, 3)
+    vec.recv()  # so that it is between two steps
     pid = vec._workers[1].child.process.pid
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EnvError, match=r"envs 21, 23: their worker died with signal 9 \(out of memory\?\) between"):
@@ -96,7 +97,7 @@ def test_a_stopped_worker_is_noticed():
     start = time.monotonic()
     with pytest.raises(EnvError, match=r"envs 20, 22: their worker gave no answer for 0\.5 s"):
         vec.recv()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # not the 30 s of the default, however busy the machine
     vec.close()
 
 
