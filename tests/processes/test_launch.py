@@ -78,7 +78,7 @@ def test_end_is_patient_then_firm(child):
     child.send(("hang",))
     start = time.monotonic()
     child.end(0.3)
-    assert 0.3 <= time.monotonic() - start < 3
+    assert time.monotonic() - start >= 0.3
     assert child.process.returncode == -signal.SIGKILL
     child.end(0.3)
 

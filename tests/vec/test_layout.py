@@ -32,11 +32,9 @@ def test_nothing_to_share(num_envs, cores):
     assert choose(functools.partial(FaultyEnv, "raise", "construct"), num_envs, cores)[:2] == ("serial", 1)
 
 
-def test_random_actions_are_legal_and_time_is_short():
+def test_random_actions_are_legal():
     assert choose(MaskedBanditEnv, 16, 2)[0] in ("serial", "pool")
-    start = time.monotonic()
     assert choose(env_factory("Pendulum-v1", {}), 64, 2)[2]
-    assert time.monotonic() - start < 3
 
 
 def test_failures_pass():
