@@ -7,7 +7,7 @@ from pronghorn.envs.wrappers import conformer
 
 def play(env, seed, policy, limit=2000):
     """Rewards, and the flags of the last step."""
-    conform = conformer(env.spec.observation, finite=True)
+    conform = conformer(env.spec.observation)
     observation = conform(env.reset(seed=seed)[0])
     rewards, over = [], (False, False)
     while not any(over) and len(rewards) < limit:

@@ -144,7 +144,7 @@ def test_user_errors_pass():
 def test_conformer():
     image = Leaf("box", (2,), np.dtype(np.uint8), low=np.zeros(2), high=np.full(2, 255.0))
     vector = Leaf("box", (1,), np.dtype(np.float32), low=np.zeros(1), high=np.ones(1))
-    conform = conformer({"a": image, "b": (vector,)}, finite=True)
+    conform = conformer({"a": image, "b": (vector,)})
     done = conform({"b": [[0.5]], "a": np.array([3, 255]), "extra": 1})
     assert done["a"].dtype == np.uint8 and done["a"].tolist() == [3, 255]
     assert isinstance(done["b"], tuple) and done["b"][0].dtype == np.float32
@@ -157,7 +157,7 @@ def test_conformer():
     ]:
         with pytest.raises(ValueError, match=message):
             conform(wrong)
-    assert np.isnan(conformer(vector, finite=False)([np.nan])).all()
+    assert np.isnan(conformer(vector)([np.nan])).all()
 
 
 def test_masked_bandit_refuses_the_illegal():

@@ -17,7 +17,7 @@ class ContractError(ValueError):
 
 
 class Env(Protocol):
-    """One simulator that speaks Gymnasium 1.x, with its spec. Observations conform to ``spec.observation``."""
+    """One simulator that speaks Gymnasium 1.x, with its spec. ``EpisodeEnv`` holds its answers to the spec."""
 
     spec: EnvSpec
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from pronghorn import tree
 from pronghorn.envs.base import Env, EnvFactory
-from pronghorn.envs.wrappers import conformer
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
 
@@ -68,26 +67,19 @@ class GymnasiumEnv:
             leaf_of_space(simulator.action_space, f"action space of {name}"),
             max_episode_steps=getattr(getattr(simulator, "spec", None), "max_episode_steps", None),
         )
-        self._conform = conformer(self.spec.observation, finite=False)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
-        """Starts an episode. An answer that is not (observation, info) is passed on for the caller to refuse."""
-        answer = (
-            self.simulator.reset(seed=seed) if options is None else self.simulator.reset(seed=seed, options=options)
-        )
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            return answer
-        return self._conform(answer[0]), answer[1]
+        """Starts an episode. The answer is passed on as it is."""
+        given = {} if options is None else {"options": options}
+        answer: tuple[Tree, dict[str, Any]] = self.simulator.reset(seed=seed, **given)
+        return answer
 
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
-        """One step. An answer that is not of five parts is passed on for the caller to refuse."""
+        """One step. The answer is passed on as it is."""
         spec = self.spec.action
         value = _native(spec, action) if isinstance(spec, Leaf) else tree.map(_native, spec, action)
-        answer = self.simulator.step(value)
-        if not isinstance(answer, tuple) or len(answer) != 5:
-            return answer
-        observation, reward, terminated, truncated, info = answer
-        return self._conform(observation), reward, terminated, truncated, info
+        answer: tuple[Tree, float, bool, bool, dict[str, Any]] = self.simulator.step(value)
+        return answer
 
     def close(self) -> None:
         """Closes the simulator, if it can be closed."""

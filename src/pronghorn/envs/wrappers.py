@@ -59,7 +59,7 @@ class EpisodeEnv:
         self._ended = False
         self._env = self._call("construct", factory)
         self.spec: EnvSpec = self._env.spec
-        self._conform = conformer(self.spec.observation, finite=True)
+        self._conform = conformer(self.spec.observation)
 
     def begin(self, episode: int, history: Iterable[Tree] = ()) -> Row:
         """Starts ``episode`` and replays ``history`` (actions in the env's units).
@@ -118,11 +118,11 @@ class EpisodeEnv:
         return self._conform(observation), _real(reward), _flag("terminated", terminated), _flag("truncated", truncated)
 
 
-def conformer(spec: Tree, finite: bool) -> Callable[[Tree], Tree]:
+def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``).
 
-    It raises ContractError, naming the key, where the structure or a shape differs, a cast would change values, or,
-    with ``finite``, a value is NaN or infinite.
+    It raises ContractError, naming the key, where the structure or a shape differs, a cast would change values, or
+    a value is NaN or infinite.
     """
     names = tree.like(spec, [f" {name!r}" if name else "" for name in tree.named(spec)])
 
@@ -135,7 +135,7 @@ def conformer(spec: Tree, finite: bool) -> Callable[[Tree], Tree]:
             if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
                 raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
             array = converted
-        if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ContractError(f"observation{name} is not finite")
         return array
 

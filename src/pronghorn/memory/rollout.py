@@ -59,6 +59,9 @@ class RolloutMemory:
 
     def write(self, name: str, columns: IntArray, rows: IntArray, values: Tree) -> None:
         """``array[column, row] = value`` for several columns at once; every column has its own row."""
+        if isinstance(values, np.ndarray):
+            self.arrays[name][columns, rows] = values
+            return
         for array, value in zip(tree.leaves(self.arrays[name]), tree.leaves(values), strict=True):
             array[columns, rows] = value
 
