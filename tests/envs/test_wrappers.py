@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pronghorn import seeding
+from pronghorn.envs.base import ContractError
 from pronghorn.envs.probes import CountingEnv, FaultyEnv, MaskedBanditEnv
 from pronghorn.envs.wrappers import EpisodeEnv, conformer
 from pronghorn.seeding import Domain, stream_seed
@@ -157,7 +158,8 @@ def test_conformer():
     ]:
         with pytest.raises(ValueError, match=message):
             conform(wrong)
-    assert np.isnan(conformer(vector)([np.nan])).all()
+    with pytest.raises(ContractError, match="not finite"):
+        conformer(vector)([np.nan])
 
 
 def test_masked_bandit_refuses_the_illegal():
