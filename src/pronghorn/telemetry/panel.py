@@ -47,11 +47,12 @@ class Panel:
         self._quiet = quiet
         self._file = sys.stdout if file is None else file
         self._returns: deque[float] = deque(maxlen=_CURVE)
-        self._evaluation: dict[str, Any] = {}
+        self._newest: dict[str, Any] = {}
+        self._evaluated_at: int | None = None
         self._live: Live | None = None
         self._every = 5.0 if every is None else every
         self._live_every = 0.1 if every is None else every
-        self._unseen: tuple[dict[str, Any], int] | None = None
+        self._unseen: int | None = None
         self._shown_at = float("-inf")
 
     def __enter__(self) -> Panel:
@@ -74,33 +75,32 @@ class Panel:
             self._live = None
 
     def update(self, record: dict[str, Any], longest_running: int = 0) -> None:
-        """Shows ``record``, whose keys are those of ``metrics.jsonl``; the newest evaluation is remembered.
+        """Shows ``record``, whose keys are those of ``metrics.jsonl``; what it lacks is as it was last.
 
         ``longest_running`` is the length in steps, so far, of the longest episode under way.
         """
         if self._quiet:
             return
-        record = given = finite(record)
+        record = finite(record)
+        self._newest |= record
         if "eval/return" in record:
-            self._evaluation = {key: record[key] for key in record if key == "step" or key.startswith("eval/")}
-        record = {key: value for key, value in self._evaluation.items() if key != "step"} | record
+            self._evaluated_at = record["step"]
         if "return/mean" in record:
             self._returns.append(record["return/mean"])
-        self._unseen = record, longest_running
-        if "eval/return" in given or time.monotonic() - self._shown_at >= self._every:
+        self._unseen = longest_running
+        if "eval/return" in record or time.monotonic() - self._shown_at >= self._every:
             self._show()
 
     def _show(self) -> None:
         if self._unseen is None:
             return
-        (record, longest_running), self._unseen = self._unseen, None
+        longest_running, self._unseen = self._unseen, None
         self._shown_at = time.monotonic()
         if self._live is None:
-            self._print(line(record, self._total, longest_running))
+            self._print(line(self._newest, self._total, longest_running))
         else:
-            evaluated_at = self._evaluation.get("step")
-            shown = list(rows(record, longest_running, list(self._returns), evaluated_at))
-            self._live.update(_frame(self._name, record, self._total, shown), refresh=True)
+            shown = list(rows(self._newest, longest_running, list(self._returns), self._evaluated_at))
+            self._live.update(_frame(self._name, self._newest, self._total, shown), refresh=True)
 
     def message(self, text: str) -> None:
         """A line of its own, above the live view."""
