@@ -25,7 +25,7 @@ def test_options_exist(document):
     commands = re.findall(r"pronghorn train (\S+) (--[^`\n|]+)", document.read_text())
     for env, rest in commands:
         if "[" not in rest:
-            options = shlex.split(rest, comments=True)
+            options = ["0" if word == "S" else word for word in shlex.split(rest, comments=True)]  # a seed
             if "--help" not in options:
                 cli.train_config(["CartPole-v1" if env == "ENV" else env, *options])
     assert set(re.findall(r"^pronghorn (\w+)", document.read_text(), re.M)) <= set(re.findall(r"^  (\w+)", HELP, re.M))
