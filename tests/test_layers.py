@@ -27,7 +27,6 @@ ABOVE_THE_LINE = {
     "config": 0,
     "seeding": 0,
     "presets.*": 0,
-    "suites.*": 0,
     "processes.launch": 1,
     "processes.shared": 1,
     "processes.wake": 1,
