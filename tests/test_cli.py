@@ -57,8 +57,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return seen
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+def python(code: str, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list"], ["train", "--help"], ["train", "X", "-h"]])
@@ -197,7 +199,7 @@ def test_train_passes_preset_options_and_threads(calls: list[Any], capsys: pytes
         learning_rate=1e-3,
         run="runs/HalfCheetah-v5-batchppo-seed4",
     )
-    assert calls == [("train", expected, True, "3")]
+    assert calls == [("train", expected, True, "1")]
     assert capsys.readouterr().out.splitlines()[-1] == "stopped at step 5"
 
 
@@ -246,14 +248,30 @@ def test_threads_of_the_user_stay(calls: list[Any], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     main(["train", "X", "--threads", "2"])
     assert calls[0][-1] == "7"
-    assert os.environ["MKL_NUM_THREADS"] == "2"
+    assert os.environ["MKL_NUM_THREADS"] == "1"
     assert [os.environ[name] for name in THREADS[2:]] == ["PASSIVE", "0", "0"]
 
 
-def test_resume_uses_the_threads_of_the_run(calls: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"config": {"threads": 2}}))
+def test_the_budget_is_set_before_numpy_loads() -> None:
+    done = python(
+        """
+import os, sys
+class Watch:
+    def find_spec(self, name, *rest):
+        if name == "numpy":
+            print(os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS"))
+sys.meta_path.insert(0, Watch())
+from pronghorn.__main__ import main
+main(["list"])
+""",
+        without=("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
+    )
+    assert done.stdout.splitlines()[0] == "1 1", done.stderr
+
+
+def test_resume(calls: list[Any], tmp_path: Path) -> None:
     assert main(["resume", str(tmp_path), "--steps", "2M"]) == 130
-    assert calls == [("resume", tmp_path, 2_000_000, False, "2")]
+    assert calls == [("resume", tmp_path, 2_000_000, False, "1")]
 
 
 def test_eval_prints_a_line_or_json(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 HELP = """\
@@ -37,6 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"pronghorn {version('pronghorn')}")
         return 0
+    from pronghorn.processes.launch import thread_budget
+
+    # Before anything loads NumPy or torch: one thread, which is best for acting; the learner asks for its own number.
+    for name, value in thread_budget(1).items():
+        os.environ.setdefault(name, value)  # what the user has set stays
     from pronghorn import cli
     from pronghorn.types import UserError
 

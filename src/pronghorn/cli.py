@@ -1,4 +1,4 @@
-"""The commands: parses, sets the thread budget, imports what a command needs when it runs.
+"""The commands: parses, and imports what a command needs when it runs.
 
 The options of ``train`` are the fields of ``RunConfig``, their docstrings the help texts.
 """
@@ -11,7 +11,6 @@ import importlib.util
 import io
 import itertools
 import json
-import os
 import re
 import typing
 from collections.abc import Callable
@@ -26,7 +25,6 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from pronghorn import config
 from pronghorn.config import RunConfig, nearest
 from pronghorn.presets import resolve
-from pronghorn.processes.launch import thread_budget
 from pronghorn.types import UserError
 
 if TYPE_CHECKING:
@@ -110,7 +108,6 @@ def run(command: str, arguments: list[str]) -> int:
 def train(arguments: list[str]) -> int:
     """``train ENV``: a preset gives the defaults, the options change them."""
     run_config, quiet = train_config(arguments)
-    set_threads(run_config.threads)
     from pronghorn import api
 
     return _finish(api.train(run_config, quiet))
@@ -119,7 +116,6 @@ def train(arguments: list[str]) -> int:
 def resume(arguments: list[str]) -> int:
     """``resume RUN``."""
     options = parse(ResumeOptions, "resume", arguments)
-    set_threads(_threads_of(options.run))
     from pronghorn import api
 
     return _finish(api.resume(options.run, options.steps, options.quiet))
@@ -130,7 +126,6 @@ def evaluate(arguments: list[str]) -> int:
     options = parse(EvalOptions, "eval", arguments)
     if options.episodes < 1:
         raise UserError(f"--episodes must be positive, not {options.episodes}")
-    set_threads(_threads_of(options.run))
     from pronghorn import api
 
     result = api.evaluate(options.run, options.episodes, options.sample, options.seed)
@@ -219,15 +214,6 @@ def parse(kind: type[Options], command: str, arguments: list[str], default: Opti
         names = [f"--{option.replace('_', '-')}" for option in config.option_names(options)]
         raise UserError(f"unknown option {name}; {nearest(name, names, see)}")
     return options
-
-
-def set_threads(threads: int | None) -> None:
-    """The thread budget of this process, to be set before torch loads. What the user has set stays.
-
-    Waiting threads sleep: spinning ones would take the cores from the simulators.
-    """
-    for name, value in thread_budget(threads or 1).items():
-        os.environ.setdefault(name, value)
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -350,12 +336,3 @@ def _finish(result: Result) -> int:
     print(result.summary)
     code: int = result.exit_code
     return code
-
-
-def _threads_of(directory: Path) -> int | None:
-    """What the run was trained with; None where it cannot be told, which opening the run will explain better."""
-    try:
-        threads = json.loads((directory / "config.json").read_text())["config"]["threads"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return threads if isinstance(threads, int) else None
