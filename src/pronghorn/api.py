@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from pronghorn import build, checkpoint, tree
+from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
@@ -139,34 +140,27 @@ class Policy:
         with closing(env_factory(self.config.env, self.config.env_args)()) as env:
             self.spec = env.spec
         _check_spec(loaded, self.spec)
-        self._agent = build.agent(self.config, self.spec)
-        self._agent.load_state_dict(_agent_state(loaded))
-        self._sample = sample
+        self._inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
+        self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
         self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
         self.reset()
 
     def reset(self) -> None:
         """The next observation starts an episode."""
-        self._first, self._core_state = True, self._agent.initial_state(1)
+        state = self._inference.agent.initial_state(1)
+        self._first, self._core_state = True, tree.map(lambda tensor: tensor.numpy(), state)
 
-    @torch.inference_mode()
     def act(self, observation: Tree) -> Tree:
         """The action, in the env's own units, for one observation of the env."""
         batch = tree.map(
-            lambda leaf, value: torch.from_numpy(np.asarray(value, leaf.dtype)[None].copy()),
+            lambda leaf, value: np.asarray(value, leaf.dtype)[None].copy(),
             self.spec.observation,
             tree.conform(self.spec.observation, observation),
         )
-        parameters, self._core_state = self._agent.step(batch, torch.tensor([self._first]), self._core_state)
-        self._first = False
-        distribution = self._agent.distribution
-        if self._sample:
-            noise = torch.from_numpy(distribution.draw_noise(self._rng, (1,)))
-            action = distribution.sample(parameters, noise)
-        else:
-            action = distribution.mode(parameters)
-        env_action = to_env_actions(self.spec.action, tree.map(lambda tensor: tensor.numpy(), action))
-        return tree.map(lambda array: array[0], env_action)
+        noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
+        choice = self._inference(batch, np.array([self._first]), self._core_state, noise)
+        self._first, self._core_state = False, choice.core_state
+        return tree.map(lambda array: array[0], to_env_actions(self.spec.action, choice.action))
 
 
 def load_config(run: Path) -> RunConfig:
@@ -293,8 +287,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     compiled = config.compile
     obstacle = compiler.obstacle()
     if compiled is None:
-        per_batch = config.loss.episodes_per_update or config.vec.num_envs
-        batches = config.steps / (per_batch * config.loss.unroll_length)
+        batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
         compiled = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM and not obstacle
         reasons.append(
             f"update {'compiled' if compiled else 'not compiled'}: "
@@ -305,7 +298,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         compiled = False
     threads = config.threads
     if threads is None:
-        rows = config.loss.unroll_length * (config.loss.episodes_per_update or vec.num_envs) // config.loss.minibatches
+        rows = config.loss.unroll_length * config.columns_per_update // config.loss.minibatches
         threads = cores if rows >= THREADS_PAY_FROM else 1
         reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} rows")
     return dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), reasons
@@ -329,8 +322,7 @@ def _check_spec(loaded: checkpoint.Loaded, spec: EnvSpec) -> None:
 
 
 def _agent_state(loaded: checkpoint.Loaded) -> dict[str, Any]:
-    tensors = loaded.tensors.items()
-    return {name.removeprefix("agent/"): value for name, value in tensors if name.startswith("agent/")}
+    return tree.below(loaded.tensors, "agent")
 
 
 def _versions() -> dict[str, str]:

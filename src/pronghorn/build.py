@@ -26,10 +26,12 @@ from pronghorn.types import EnvSpec, Trajectory, column_slots
 from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.layout import make_vec
 
-ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {
-    "ppo": lambda config, agent: PPO(config.loss, agent.distribution, agent.recurrent),
-    "batchppo": lambda config, agent: PPO(config.loss, agent.distribution, agent.recurrent),
-}
+
+def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
+    return PPO(config.loss, agent.distribution, agent.recurrent)
+
+
+ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {"ppo": _ppo, "batchppo": _ppo}
 """By name of the algorithm; BatchPPO is PPO with other settings."""
 
 EVALUATION_UNROLL = 64
@@ -77,7 +79,7 @@ def actor(config: RunConfig, envs: BatchedEnv, timers: PhaseTimers) -> Actor:
     memory = RolloutMemory(
         _slots(acting, envs.spec, config.loss.unroll_length),
         columns=envs.num_envs if episodes is None else 2 * envs.num_envs + episodes,
-        batch_size=episodes or envs.num_envs,
+        batch_size=config.columns_per_update,
         sort_by_env=episodes is None,
     )
     return Actor(envs, memory, Inference(acting), config.seed, whole_episodes=episodes is not None, timers=timers)
@@ -98,7 +100,7 @@ def evaluator(
 def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
     """A batch of zeros in the shape of training's: what a compiler needs to see."""
     acting = agent(config, spec)
-    columns = config.loss.episodes_per_update or config.vec.num_envs
+    columns = config.columns_per_update
     memory = RolloutMemory(
         _slots(acting, spec, config.loss.unroll_length), columns, batch_size=columns, sort_by_env=False
     )

@@ -154,6 +154,11 @@ class RunConfig:
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
 
     @property
+    def columns_per_update(self) -> int:
+        """Columns of a batch: whole episodes, or one unroll of every env."""
+        return self.loss.episodes_per_update or self.vec.num_envs
+
+    @property
     def timeouts(self) -> dict[str, float]:
         """Overrides for the time-outs of env phases."""
         if self.vec.env_timeout is None:
@@ -211,7 +216,7 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
     if loss.clip_ratio is None and loss.kl_penalty is None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
-    rows = (loss.episodes_per_update or vec.num_envs) * loss.unroll_length
+    rows = config.columns_per_update * loss.unroll_length
     if loss.minibatches > rows:
         raise UserError(f"--minibatches {loss.minibatches} is more than the {rows} rows of a batch; use fewer")
 

@@ -73,7 +73,7 @@ class Evaluator:
             if batch is None:
                 return None
             steps += int(batch.valid.sum())
-            for row, column in np.argwhere(batch.terminated | batch.truncated):
+            for row, column in np.argwhere(batch.ended):
                 env = int(batch.env[column])
                 if left[env]:
                     left[env] -= 1

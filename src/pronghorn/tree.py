@@ -6,7 +6,7 @@ visited in sorted order. All functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +34,12 @@ def named(tree: Tree) -> dict[str, Any]:
     """Leaves by path, e.g. ``{"camera/left": …}``; a tree that is one leaf has the name ``""``."""
     paths, values, _ = optree.tree_flatten_with_path(tree)
     return {"/".join(str(part) for part in path): value for path, value in zip(paths, values, strict=True)}
+
+
+def below(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The named values whose names lie below ``prefix``, without it: ``{"a/b": 1}`` below "a" is ``{"b": 1}``."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def like(tree: Tree, values: list[Any]) -> Tree:

@@ -18,7 +18,6 @@ from pronghorn.tree import Tree
 
 BoolArray: TypeAlias = NDArray[np.bool_]
 IntArray: TypeAlias = NDArray[np.int64]
-FloatArray: TypeAlias = NDArray[np.float32]
 Metrics: TypeAlias = dict[str, float]
 
 ACTION_MASK = "action_mask"
@@ -132,6 +131,11 @@ class Trajectory:
     last_reward: Any  # [B] float32, likewise
     env: Any  # [B] int64: index over the whole run
     task: Any  # [B] int64: index into the list of tasks
+
+    @property
+    def ended(self) -> Any:
+        """[T, B] bool: terminated, truncated, or both."""
+        return self.terminated | self.truncated
 
     def map(self, function: Callable[[Any], Any]) -> Trajectory:
         """Applies ``function`` to every array."""

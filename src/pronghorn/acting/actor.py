@@ -78,9 +78,9 @@ class Actor:
         """Steps of the longest episode that has not ended."""
         return int(self._length.max())
 
-    def start(self, episode: int = 0) -> None:
-        """Begins episode ``episode`` in every env; columns in use are dropped, statistics of running episodes too."""
-        self.vec.reset(np.full(self.vec.num_envs, episode, np.int64))
+    def start(self) -> None:
+        """Begins episode 0 in every env; columns in use are dropped, statistics of running episodes too."""
+        self.vec.reset(np.zeros(self.vec.num_envs, np.int64))
         self._release_columns()
         self._columns_begun[:] = 0
         self._receive_all()
@@ -278,18 +278,14 @@ class Actor:
         Returns False if an env could not be brought back (it takes no seed, or its replay leads elsewhere): then all
         begin new episodes, and running ones are lost.
         """
-        parts: dict[str, dict[str, NDArray[Any]]] = {"memory": {}, "carry": {}, "history": {}}
-        for name, array in arrays.items():
-            part, _, rest = name.partition("/")
-            if part in parts:
-                parts[part][rest] = array
-        self._load_carry(parts["carry"])
-        self.memory.restore(parts["memory"], numbers["memory"])
+        carry = tree.below(arrays, "carry")
+        self._load_carry(carry)
+        self.memory.restore(tree.below(arrays, "memory"), numbers["memory"])
         self.dropped = int(numbers["dropped"])
-        self._history.restore(parts["history"])
+        self._history.restore(tree.below(arrays, "history"))
         histories = self._history.actions()
         reached = self._replay(histories)
-        self._load_carry(parts["carry"])
+        self._load_carry(carry)
         if reached:
             self._history.fill(histories)
             self._idle = deque(np.array(envs) for envs in numbers["idle"])

@@ -56,8 +56,7 @@ class PPO:
         if config.reward_clip is not None:
             rewards = rewards.clamp(-config.reward_clip, config.reward_clip)
         discounts = config.discount * (~batch.terminated).to(rewards.dtype)
-        cuts = batch.terminated | batch.truncated
-        advantages = generalised_advantages(rewards, values, discounts, cuts, batch.valid, config.gae_lambda)
+        advantages = generalised_advantages(rewards, values, discounts, batch.ended, batch.valid, config.gae_lambda)
         vs = values[:-1] + advantages
         if config.normalise_advantages == "batch":
             advantages = standardise(advantages, batch.valid.to(rewards.dtype))

@@ -67,7 +67,6 @@ class Learner:
         self.agent = agent.to(device).requires_grad_(False)
         self.algorithm = algorithm
         self.version = 0
-        self.compiled = compiled
         self.algorithm_state = algorithm.initial_state()
         self._device = torch.device(device)
         self._optimiser = optimiser
@@ -149,8 +148,7 @@ class Learner:
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """The inverse of ``state``."""
-        agent = {name.removeprefix("agent/"): value for name, value in tensors.items() if name.startswith("agent/")}
-        self.agent.load_state_dict(agent)
+        self.agent.load_state_dict(tree.below(tensors, "agent"))
         self._flat = torch.cat([value.detach().flatten() for value in self.agent.parameters()])
         self._optimiser_state = {name: tensors[f"optimiser/{name}"].to(self._device) for name in self._optimiser_state}
         self.version = int(numbers["version"])
@@ -189,10 +187,10 @@ class Learner:
                 yield epoch, part
 
     def _rows(self, batch: Trajectory) -> Rows:
-        rows = batch.reward.shape[0]
+        observation, first = _acted_on(batch)
         selected = Rows(
-            tree.map(lambda array: array[:rows], batch.observation),
-            batch.first[:rows],
+            observation,
+            first,
             batch.action,
             batch.behaviour,
             batch.behaviour_log_prob,
@@ -250,13 +248,16 @@ class Learner:
         parts = torch.split(flat, sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
+    def _policy(self, batch: Trajectory) -> Tensor:
+        """Distribution parameters [T, B, P] of the newest weights for the rows of a batch."""
+        observation, first = _acted_on(batch)
+        agent = self._bind(self._views(self._flat))
+        return agent(observation, first, batch.core_state, value=False).parameters
+
     @torch.no_grad()
     def _diagnose(self, batch: Trajectory, targets: Targets) -> Metrics:
         """How far the whole update moved the policy, and how well the values of its start explain the targets."""
-        rows = batch.reward.shape[0]
-        observation = tree.map(lambda array: array[:rows], batch.observation)
-        agent = self._bind(self._views(self._flat))
-        parameters = agent(observation, batch.first[:rows], batch.core_state, value=False).parameters
+        parameters = self._policy(batch)
         distribution = self.agent.distribution
         weights = batch.valid.to(torch.float32)
         return {
@@ -268,11 +269,7 @@ class Learner:
     @torch.no_grad()
     def _check_behaviour(self, batch: Trajectory) -> float:
         """The largest difference between the actor's log-probabilities and this learner's, on valid rows."""
-        rows = batch.reward.shape[0]
-        observation = tree.map(lambda array: array[:rows], batch.observation)
-        agent = self._bind(self._views(self._flat))
-        output = agent(observation, batch.first[:rows], batch.core_state, value=False)
-        log_prob = self.agent.distribution.log_prob(output.parameters, batch.action)
+        log_prob = self.agent.distribution.log_prob(self._policy(batch), batch.action)
         relative = (log_prob - batch.behaviour_log_prob).abs() / log_prob.abs().clamp(min=1.0)
         counted = batch.valid & (batch.policy_version == self.version)
         difference = float(torch.where(counted, relative, 0.0).max())
@@ -297,11 +294,10 @@ class Learner:
 
     @torch.no_grad()
     def _update_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> None:
-        rows = batch.reward.shape[0]
         encoder = self.agent.encoder
         if encoder.normaliser is not None:
-            vectors = encoder.vector(tree.map(lambda array: array[:rows], batch.observation))
-            encoder.normaliser.update(batch_moments(vectors, batch.valid))
+            observation, _ = _acted_on(batch)
+            encoder.normaliser.update(batch_moments(encoder.vector(observation), batch.valid))
         numbers = self.algorithm.reward_statistics(batch, targets, reward_scale)
         if numbers is not None:
             self.agent.reward_scale.update(batch_moments(numbers, batch.valid))
@@ -311,6 +307,12 @@ class Learner:
 
     def _tensors(self, numbers: dict[str, float]) -> Hyperparameters:
         return {name: torch.tensor(value, dtype=torch.float32, device=self._device) for name, value in numbers.items()}
+
+
+def _acted_on(batch: Trajectory) -> tuple[Tree, Tensor]:
+    """``observation`` and ``first`` of the T rows that were acted on, without the last, which is only looked at."""
+    rows = batch.reward.shape[0]
+    return tree.map(lambda array: array[:rows], batch.observation), batch.first[:rows]
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ class RolloutMemory:
     """
 
     def __init__(self, slots: Mapping[str, Tree], columns: int, batch_size: int, sort_by_env: bool) -> None:
+        self._slots = slots
         self.rows = slots["reward"].rows
         self.batch_size = batch_size
         self.arrays: dict[str, Tree] = {
@@ -98,16 +99,17 @@ class RolloutMemory:
         quarter = max(1, -(-self.rows // 4))
         longest = int(self.lengths[index].max())
         rows = min(self.rows, -(-longest // quarter) * quarter)
+
+        def gathered(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
+            if not slot.rows:
+                once: NDArray[Any] = array[index]
+                return once
+            last = rows + slot.rows - self.rows  # one more where a column has one more
+            return np.ascontiguousarray(array[index, :last].swapaxes(0, 1))
+
         values = {}
         for field in dataclasses.fields(Trajectory):
-            once = field.name in ("core_state", "last_action", "last_reward", "env", "task")
-            extra = 1 if field.name in ("observation", "first") else 0
-            values[field.name] = tree.map(
-                lambda array, once=once, extra=extra: (
-                    array[index] if once else np.ascontiguousarray(array[index, : rows + extra].swapaxes(0, 1))
-                ),
-                self.arrays[field.name],
-            )
+            values[field.name] = tree.map(gathered, self._slots[field.name], self.arrays[field.name])
         self._free.extend(chosen)
         return Trajectory(**values)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pronghorn import tree
 from pronghorn.acting.actor import Actor
 from pronghorn.evaluation import Evaluation, Evaluator
 from pronghorn.learning.learner import Learner
@@ -153,10 +154,9 @@ class SyncRunner:
         """Continues from a checkpoint. Returns whether the envs stand where they stood."""
         self.counters = Counters(**state["counters"])
         self.episodes.restore(state["episodes"])
-        arrays = {name.removeprefix("actor/"): value for name, value in tensors.items() if name.startswith("actor/")}
         self.learner.restore(tensors, state["learner"])
         self._publish()
-        return self.actor.restore(arrays, state["actor"])
+        return self.actor.restore(tree.below(tensors, "actor"), state["actor"])
 
     def _observe(self, stop: StopRequest) -> None:
         """The statistics of version 0 come from one batch of random actions, counted as steps."""
@@ -175,7 +175,7 @@ class SyncRunner:
 
     def _count(self, batch: Trajectory) -> None:
         self.counters.step += int(np.sum(batch.valid))
-        rows, columns = np.nonzero(batch.terminated | batch.truncated)
+        rows, columns = np.nonzero(batch.ended)
         ended = batch.episode_length[rows, columns] > 0
         rows, columns = rows[ended], columns[ended]
         self.episodes.add(batch.episode_return[rows, columns], batch.episode_length[rows, columns], batch.task[columns])
