@@ -66,39 +66,40 @@ class Oracle:
     ``crashes`` holds the numbers of the calls (from 0) that are answered by a restart instead of a step.
     """
 
-    def __init__(self, run_seed: int, env: int, crashes: tuple[int, ...] = (), lengths: Any = LENGTHS) -> None:
+    def __init__(
+        self, run_seed: int, env: int, crashes: tuple[int, ...] = (), lengths: Any = LENGTHS, life: int = 0
+    ) -> None:
         self._stream = run_seed, Domain.TRAINING_ENV, env
-        self._crashes, self._lengths = crashes, lengths
+        self._crashes, self._lengths, self._life = crashes, lengths, life
         self.calls, self.episode = 0, -1
         self._begin()
 
     def act(self, action: int) -> dict[str, Any]:
         """The outcome of an action: fields of the row, by name."""
         call, self.calls = self.calls, self.calls + 1
-        if self._over or call in self._crashes:
+        if self.over or call in self._crashes:
             self._begin()
             return self._outcome(False, 0.0, False, False)
-        self.observation, reward, terminated, truncated, _ = self._env.step(action)
-        self.first, self._over = False, terminated or truncated
+        self.observation, reward, terminated, truncated, info = self._env.step(action)
+        self.first, self.over = False, (terminated or truncated) and info.get("episode_over", True)
         self.steps += 1
         self._return += reward
         return self._outcome(True, reward, terminated, truncated)
 
     def _begin(self) -> None:
         self.episode += 1
-        self._env = CountingEnv(self._lengths)
+        self._env = CountingEnv(self._lengths, life=self._life)
         self.observation, _ = self._env.reset(seed=stream_seed(*self._stream, self.episode))
-        self.first, self._over, self.steps, self._return = True, False, 0, 0.0
+        self.first, self.over, self.steps, self._return = True, False, 0, 0.0
 
     def _outcome(self, valid: bool, reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:
-        ended = terminated or truncated
         return {
             "valid": valid,
             "reward": reward,
             "terminated": terminated,
             "truncated": truncated,
-            "episode_return": self._return if ended else 0.0,
-            "episode_length": self.steps if ended else 0,
+            "episode_return": self._return if self.over else 0.0,
+            "episode_length": self.steps if self.over else 0,
         }
 
 

@@ -73,7 +73,7 @@ class Evaluator:
             if batch is None:
                 return None
             steps += int(batch.valid.sum())
-            for row, column in np.argwhere(batch.ended):
+            for row, column in np.argwhere(batch.episode_length > 0):
                 env = int(batch.env[column])
                 if left[env]:
                     left[env] -= 1

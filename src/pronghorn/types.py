@@ -88,8 +88,9 @@ class Step:
 
     ``observation`` is the newest; ``first`` marks one that starts an episode, ``episode`` is the number of its
     episode (0, 1, … per env). ``reward`` (raw, float64), ``terminated`` and ``truncated`` are what the action sent
-    last has caused; ``valid`` says that it took effect and its successor is known. An entry with ``first`` is never
-    valid: it answers a reset, the ignored action after an end, or follows a crash.
+    last has caused; ``valid`` says that it took effect and its successor is known. ``over`` says that the whole episode
+    has ended, so that the next action will be ignored; a lost life is ``terminated`` without ``over``. An entry with
+    ``first`` is never valid: it answers a reset, the ignored action after ``over``, or follows a crash.
     """
 
     envs: IntArray
@@ -99,11 +100,12 @@ class Step:
     terminated: BoolArray
     truncated: BoolArray
     valid: BoolArray
+    over: BoolArray
     episode: IntArray
 
     @property
     def ended(self) -> BoolArray:
-        """Terminated, truncated, or both."""
+        """Terminated, truncated, or both: the recursion of returns is cut here."""
         return self.terminated | self.truncated
 
 

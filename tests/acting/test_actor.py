@@ -50,12 +50,12 @@ class StandIn:
         for env in answering.tolist():
             action, oracle = self._waiting.pop(env), self._oracles[env]
             row = oracle.act(action) if action is not None else dict.fromkeys(("terminated", "truncated", "valid"), 0)
-            rows.append({"reward": 0.0, **row, "first": oracle.first, "episode": oracle.episode})
+            rows.append({"reward": 0.0, **row, "first": oracle.first, "over": oracle.over, "episode": oracle.episode})
 
         def column(name, dtype):
             return np.array([row[name] for row in rows], dtype)
 
-        flags = {name: column(name, bool) for name in ("first", "terminated", "truncated", "valid")}
+        flags = {name: column(name, bool) for name in ("first", "terminated", "truncated", "valid", "over")}
         return Step(
             envs=answering,
             observation=np.array([self._oracles[env].observation for env in answering]),
@@ -290,7 +290,15 @@ def test_first_finished_do_not_favour_short_episodes():
             self._over = ~first & (self._step >= self._length)
             observation = np.zeros((30, 2), np.float32)
             return Step(
-                np.arange(30), observation, first, np.ones(30), self._over, np.zeros(30, bool), ~first, self._step
+                np.arange(30),
+                observation,
+                first,
+                np.ones(30),
+                self._over,
+                np.zeros(30, bool),
+                ~first,
+                self._over,
+                self._step,
             )
 
     actor = make_actor(Quick(), rows=30, batch_size=30, whole=True, made=rig.config(core="counting", layers=(), seed=1))

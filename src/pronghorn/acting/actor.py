@@ -204,26 +204,27 @@ class Actor:
             memory.write("first", columns, rows + 1, step.first)
         ended = step.ended
         if ended.any():
-            envs, columns, rows = step.envs[ended], columns[ended], rows[ended]
-            memory.write("terminated", columns, rows, step.terminated[ended])
-            memory.write("truncated", columns, rows, step.truncated[ended])
+            memory.write("terminated", columns[ended], rows[ended], step.terminated[ended])
+            memory.write("truncated", columns[ended], rows[ended], step.truncated[ended])
+        if step.over.any():
+            envs, columns, rows = step.envs[step.over], columns[step.over], rows[step.over]
             memory.write("episode_return", columns, rows, self._return[envs])
             memory.write("episode_length", columns, rows, self._length[envs])
 
     def _carry(self, step: Step) -> None:
-        envs, ended = step.envs, step.ended
+        envs = step.envs
         index = as_index(envs)
         _assign(self._observation, index, step.observation)
         self._first[index] = step.first
         self._last_reward[index] = step.reward
         self._episode[index] = step.episode
-        anew = ended | step.first
+        anew = step.over | step.first
         if anew.any():
             self._return[envs[anew]] = 0.0
             self._length[envs[anew]] = 0
             self._history.clear(envs[step.first])
         if self.whole_episodes:
-            self._awaits_reset[envs] = ended
+            self._awaits_reset[envs] = step.over
 
     def _close_columns(self, step: Step) -> None:
         closing = self._row[as_index(step.envs)] == self.memory.rows

@@ -25,7 +25,10 @@ class Env(Protocol):
         """Starts an episode: (observation, info)."""
 
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
-        """One agent step: (observation, reward, terminated, truncated, info). ``action`` is in the env's own units."""
+        """One agent step: (observation, reward, terminated, truncated, info). ``action`` is in the env's own units.
+
+        ``info["episode_over"] = False`` beside ``terminated`` says that the episode goes on: a life was lost.
+        """
 
     def close(self) -> None:
         """Frees the simulator. May be called twice."""

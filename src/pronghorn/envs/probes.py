@@ -29,16 +29,21 @@ class CountingEnv:
 
     An episode lasts ``lengths[seed % len(lengths)]`` steps and ends as ``ending`` says; "alternate": terminated for
     even seeds, truncated for odd ones. Step t = 1, 2, … is rewarded with t. Actions 0 … 4; with ``expect_actions``
-    any other than (t - 1) % 5 raises ValueError.
+    any other than (t - 1) % 5 raises ValueError. Every ``life`` steps within an episode a life is lost (0: never).
     """
 
     def __init__(
-        self, lengths: Sequence[int] = (3, 5, 1, 7, 4), ending: Ending = "alternate", expect_actions: bool = False
+        self,
+        lengths: Sequence[int] = (3, 5, 1, 7, 4),
+        ending: Ending = "alternate",
+        expect_actions: bool = False,
+        life: int = 0,
     ) -> None:
         self.spec = EnvSpec("counting", _box((3,), np.float64), _discrete(5))
         self._lengths = tuple(lengths)
         self._ending = ending
         self._expect_actions = expect_actions
+        self._life = life
         self._seed = self._step = self._total = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
@@ -56,6 +61,8 @@ class CountingEnv:
         over = self._step >= self._lengths[self._seed % len(self._lengths)]
         kind = ("terminated", "truncated")[self._seed % 2] if self._ending == "alternate" else self._ending
         terminated, truncated = over and kind in ("terminated", "both"), over and kind in ("truncated", "both")
+        if not over and self._life and self._step % self._life == 0:
+            return self._observation(), float(self._step), True, False, {"episode_over": False}
         return self._observation(), float(self._step), terminated, truncated, {}
 
     def close(self) -> None:

@@ -175,9 +175,7 @@ class SyncRunner:
 
     def _count(self, batch: Trajectory) -> None:
         self.counters.step += int(np.sum(batch.valid))
-        rows, columns = np.nonzero(batch.ended)
-        ended = batch.episode_length[rows, columns] > 0
-        rows, columns = rows[ended], columns[ended]
+        rows, columns = np.nonzero(batch.episode_length)
         self.episodes.add(batch.episode_return[rows, columns], batch.episode_length[rows, columns], batch.task[columns])
 
     def _record(self, metrics: Metrics, batch: Trajectory) -> None:

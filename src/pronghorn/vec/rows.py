@@ -38,6 +38,7 @@ def rows_layout(spec: EnvSpec, num_envs: int) -> dict[str, Tree]:
         "terminated": scalars(np.bool_),
         "truncated": scalars(np.bool_),
         "valid": scalars(np.bool_),
+        "over": scalars(np.bool_),
         "first": scalars(np.bool_),
         "episode": scalars(np.int64),
     }
@@ -92,6 +93,7 @@ class Host:
         rows["terminated"][row] = answer.terminated
         rows["truncated"][row] = answer.truncated
         rows["valid"][row] = answer.valid
+        rows["over"][row] = answer.terminated or answer.truncated
         rows["first"][row] = answer.first
         rows["episode"][row] = answer.episode
 
@@ -113,6 +115,7 @@ def read_step(rows: dict[str, Tree], envs: IntArray) -> Step:
         terminated=rows["terminated"][index].copy(),
         truncated=rows["truncated"][index].copy(),
         valid=rows["valid"][index].copy(),
+        over=rows["over"][index].copy(),
         episode=rows["episode"][index].copy(),
     )
 
