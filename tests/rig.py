@@ -18,7 +18,7 @@ from pronghorn.config import RunConfig, override, validate
 from pronghorn.envs.probes import CountingEnv
 from pronghorn.learning.learner import Learner
 from pronghorn.processes.signals import StopRequest
-from pronghorn.seeding import Domain, stream_seed
+from pronghorn.seeding import Domain, episode_seed
 from pronghorn.telemetry.timers import PhaseTimers
 
 LENGTHS = (3, 5, 1, 7, 4)
@@ -89,7 +89,7 @@ class Oracle:
     def _begin(self) -> None:
         self.episode += 1
         self._env = CountingEnv(self._lengths, life=self._life)
-        self.observation, _ = self._env.reset(seed=stream_seed(*self._stream, self.episode))
+        self.observation, _ = self._env.reset(seed=episode_seed(*self._stream, self.episode))
         self.first, self.over, self.steps, self._return = True, False, 0, 0.0
 
     def _outcome(self, valid: bool, reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:

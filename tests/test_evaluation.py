@@ -11,7 +11,7 @@ import rig
 from pronghorn import build
 from pronghorn import evaluation as evaluation_module
 from pronghorn.evaluation import Evaluation
-from pronghorn.seeding import Domain, stream_seed
+from pronghorn.seeding import Domain, episode_seed
 from pronghorn.transport.local import LocalWeights
 
 
@@ -38,7 +38,7 @@ def make(episodes, num_envs=2, sample=False, weights_seed=3, **options):
 def held_out(num_envs, allotted):
     """Lengths of the first episodes of each env, in evaluation's own seeds."""
     return [
-        rig.LENGTHS[stream_seed(3, Domain.EVALUATION_ENV, env, episode) % 5]
+        rig.LENGTHS[episode_seed(3, Domain.EVALUATION_ENV, env, episode) % 5]
         for env in range(num_envs)
         for episode in range(allotted[env])
     ]

@@ -6,9 +6,14 @@ an env keeps its stream whatever the number of workers, and no order of arrival 
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 64
+"""Episodes whose seeds are drawn together."""
 
 
 class Domain(IntEnum):
@@ -27,6 +32,16 @@ def stream_seed(run_seed: int, domain: Domain, *indices: int) -> int:
     """A 31-bit seed for the stream (what every simulator accepts)."""
     sequence = np.random.SeedSequence(run_seed, spawn_key=(int(domain), *indices))
     return int(sequence.generate_state(1)[0] & 0x7FFFFFFF)
+
+
+def episode_seed(run_seed: int, domain: Domain, env: int, episode: int) -> int:
+    """A 31-bit seed for an episode. Drawn in blocks, so that short episodes do not pay for a stream each."""
+    return int(_episode_seeds(run_seed, domain, env, episode // BLOCK)[episode % BLOCK])
+
+
+@functools.lru_cache(4096)
+def _episode_seeds(run_seed: int, domain: Domain, env: int, block: int) -> NDArray[np.int64]:
+    return generator(run_seed, domain, env, block).integers(2**31, size=BLOCK)
 
 
 def generator(run_seed: int, domain: Domain, *indices: int) -> np.random.Generator:

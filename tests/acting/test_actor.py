@@ -16,7 +16,7 @@ from pronghorn.acting.actor import ActionLog, Actor
 from pronghorn.acting.inference import Inference
 from pronghorn.envs.probes import CountingEnv, MaskedBanditEnv, TwoLengthEnv
 from pronghorn.memory.rollout import RolloutMemory
-from pronghorn.seeding import Domain, generator, stream_seed
+from pronghorn.seeding import Domain, episode_seed, generator
 from pronghorn.types import ACTION_MASK, Step, column_slots
 from pronghorn.vec.base import EnvError
 from pronghorn.vec.serial import SerialVec
@@ -147,7 +147,7 @@ def expected_columns(num_envs, rows, count):
     for env in range(num_envs):
         clock = 0
         for episode in range(count):
-            length = (3, 5, 1, 7, 6)[stream_seed(3, Domain.TRAINING_ENV, env, episode) % 5]
+            length = (3, 5, 1, 7, 6)[episode_seed(3, Domain.TRAINING_ENV, env, episode) % 5]
             for start in range(0, length, rows):
                 part = min(rows, length - start)
                 clock += part

@@ -326,7 +326,7 @@ def test_a_masked_bandit_is_solved_without_an_illegal_action():
         layers=(32,),
         reward_scaling="none",
     )
-    _, batch = train(made, 40)
+    _, batch = train(made, 60)
     assert (batch.reward[batch.valid] == 1.0).mean() > 0.98
 
 

@@ -205,7 +205,8 @@ def test_evaluation_takes_its_share_of_the_steps():
     counters = found.state["counters"]
     evaluations = [record["step"] for record in found.records if "eval/return" in record]
     assert len(evaluations) > 1 and evaluations[-1] == counters["step"] == counters["evaluated_at"]
-    assert counters["evaluation_steps"] <= 0.1 * counters["step"]
+    # Foreseen from the lengths of earlier episodes, so not to the step.
+    assert counters["evaluation_steps"] <= 0.11 * counters["step"]
 
 
 def test_evaluating_endless_episodes_ends():

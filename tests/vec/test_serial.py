@@ -5,6 +5,7 @@ import pytest
 from vec.vec_contract import FIRST_INDEX, RUN_SEED, check_contract, counting
 
 from pronghorn.envs.probes import BanditEnv, FaultyEnv
+from pronghorn.processes.supervise import Supervisor
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
 from pronghorn.vec.base import EnvError
@@ -23,8 +24,8 @@ def test_contract(num_envs, groups):
 def test_failures_name_the_env():
     faulty = functools.partial(FaultyEnv, "raise")
     with pytest.raises(EnvError, match="env 22: RuntimeError in construct: out of order"):
-        make([*counting(2), functools.partial(faulty, "construct")])
-    vec = make([*counting(1), functools.partial(faulty, "step", 1)])
+        make([*counting(2), functools.partial(faulty, "construct")], supervisor=Supervisor("fail"))
+    vec = make([*counting(1), functools.partial(faulty, "step", 1, (9,))], supervisor=Supervisor("fail"))
     vec.reset(np.zeros(2, np.int64))
     vec.recv()
     vec.send(np.zeros(2, np.int64), np.arange(2))

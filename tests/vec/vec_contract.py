@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from pronghorn.envs.probes import CountingEnv
-from pronghorn.seeding import Domain, stream_seed
+from pronghorn.seeding import Domain, episode_seed
 
 LENGTHS = (3, 5, 1, 7, 4)
 RUN_SEED = 11
@@ -17,7 +17,7 @@ def counting(count, **arguments):
 
 
 def seed_of(env, episode):
-    return stream_seed(RUN_SEED, Domain.TRAINING_ENV, FIRST_INDEX + env, episode)
+    return episode_seed(RUN_SEED, Domain.TRAINING_ENV, FIRST_INDEX + env, episode)
 
 
 class Oracle:

@@ -55,6 +55,19 @@ def action_converter(spec: Tree) -> Callable[[Tree], Tree]:
     return lambda actions: tree.map(lambda convert, action: convert(action), converters, actions)
 
 
+def unbatch(spec: Tree, actions: Tree) -> list[Tree]:
+    """Actions [n, …] in the env's units as n actions, each as its env likes it: a discrete one is a Python int.
+
+    The arrays are views: an env may keep its action if nobody writes into ``actions`` any more.
+    """
+    if isinstance(spec, Leaf):
+        if spec.kind == "discrete":
+            return list(actions.tolist())
+        return list(actions) if spec.shape else [actions[number, ...] for number in range(len(actions))]
+    parts = [unbatch(leaf, array) for leaf, array in zip(tree.leaves(spec), tree.leaves(actions), strict=True)]
+    return [tree.like(spec, list(values)) for values in zip(*parts, strict=True)]
+
+
 def _leaf_converter(leaf: Leaf) -> Callable[[Any], Any]:
     if leaf.kind != "box":
         return lambda action: (action if leaf.start is None else action + leaf.start).astype(leaf.dtype)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -208,20 +210,23 @@ class MaskedBanditEnv:
 class FaultyEnv:
     """A ``CountingEnv`` that fails in its ``at``-th call (from 0) of ``phase``: construct, reset or step.
 
-    ``fault``: "raise" RuntimeError("out of order"), "hang" for an hour, "die" (the process exits with code 7), or
-    "nan" (a reset or step that observes NaN).
+    ``fault``: "raise" RuntimeError("out of order"), "hang" for an hour, "die" (the process exits with code 7), "kill"
+    (by signal 9), or "nan" (a reset or step that observes NaN). With ``once`` (a file's name) it fails only where there
+    is no such file, and leaves one: the env that takes its place is sound.
     """
 
     def __init__(
         self,
-        fault: Literal["raise", "hang", "die", "nan"],
-        phase: Literal["construct", "reset", "step"],
+        fault: Literal["raise", "hang", "die", "kill", "nan"],
+        phase: Literal["construct", "reset", "step", "close"],
         at: int = 0,
         lengths: Sequence[int] = (3, 5, 1, 7, 4),
+        once: str = "",
     ) -> None:
         self._inner = CountingEnv(lengths)
         self.spec = self._inner.spec
         self._fault = fault
+        self._once = once
         self._phase = phase
         self._left = at
         self._fail("construct")
@@ -237,7 +242,8 @@ class FaultyEnv:
         return (observation * np.nan if self._fail("step") else observation, *rest)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Nothing to do, or a failure."""
+        self._fail("close")
 
     def _fail(self, phase: str) -> bool:
         if phase != self._phase:
@@ -245,10 +251,16 @@ class FaultyEnv:
         self._left -= 1
         if self._left != -1:
             return False
+        if self._once:
+            if Path(self._once).exists():
+                return False
+            Path(self._once).touch()
         if self._fault == "raise":
             raise RuntimeError("out of order")
         if self._fault == "hang":
             time.sleep(3600)
         if self._fault == "die":
             os._exit(7)
+        if self._fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         return True

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pronghorn import seeding, tree
 from pronghorn.envs.base import ContractError, EnvFactory
+from pronghorn.processes.supervise import CLOSE, CONSTRUCT, PHASES, RESET, STEP
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import FLAGS, EnvError
 
 OLD_API = (
     "step returned 4 values, as Gym did before 0.26; return (observation, reward, terminated, truncated, info), "
     "where truncated says that a limit cut the episode and terminated that it really ended"
 )
-
-
-class Row(NamedTuple):
-    """What one env answers, with the meaning the fields have in ``Step``. The observation may be the env's own
-    buffer: copy it before the next call."""
-
-    observation: Tree
-    reward: float
-    terminated: bool
-    truncated: bool
-    valid: bool
-    first: bool
-    episode: int
+REALS = {float, int, np.float64, np.float32}
+TERMINATED, TRUNCATED, OVER, FIRST, VALID = range(len(FLAGS))
 
 
 class EpisodeEnv:
     """Env ``index`` of a run: episode e is seeded with the stream (run seed, domain, index, e).
 
-    ``note(phase)`` is called before each call of the env, with "construct", "reset" or "step".
+    ``note(phase)`` is called before each call of the env, with an index into ``supervise.PHASES``.
+
+    After ``attach`` every answer is written straight into the env's row of shared arrays (``vec.rows.rows_layout``).
+    ``step`` leaves the flags of an ordinary step (valid, nothing else) to its caller, who sets them for many envs at
+    once, and so does it with the check that all numbers are finite.
 
     Raises (all methods):
         EnvError: the env raised; names index, phase, episode, step and cause.
@@ -49,82 +43,137 @@ class EpisodeEnv:
         run_seed: int,
         domain: seeding.Domain,
         index: int,
-        note: Callable[[str], None] = lambda phase: None,
+        note: Callable[[int], None] = lambda phase: None,
     ) -> None:
+        self.index = index
+        self._factory = factory
         self._stream = (run_seed, domain, index)
-        self._index = index
         self._note = note
-        self._episode = 0
+        self._episode = -1
         self._elapsed = 0
-        self._ended = False
-        self._env = self._call("construct", factory)
-        self.spec: EnvSpec = self._env.spec
-        self._conform = conformer(self.spec.observation)
+        self._over = False
+        self._construct()
 
-    def begin(self, episode: int, history: Iterable[Tree] = ()) -> Row:
+    def attach(self, rows: dict[str, Tree], row: int) -> None:
+        """Answers go to ``row`` of these arrays from now on."""
+        self._target = tree.map(lambda array: array[row, ...], rows["observation"])
+        self._flags, self._rewards, self._row = rows["flags"][:, row], rows["reward"], row
+        self._episodes = rows["episode"]
+
+    def begin(self, episode: int, history: Iterable[Tree] = ()) -> None:
         """Starts ``episode`` and replays ``history`` (actions in the env's units).
 
         The row is never valid; it is ``first`` only without history. If the last replayed action ends the episode,
         the next ``step`` begins another one, as ever. A replay that ends early stops there: the caller, who compares
         the observation, will notice.
         """
-        self._episode, self._elapsed, self._ended = episode, 0, False
-        observation = self._call("reset", self._reset)
+        self._episodes[self._row] = self._episode = episode
+        self._elapsed, self._over = 0, False
+        self._note(RESET)
+        try:
+            answer = self._env.reset(seed=seeding.episode_seed(*self._stream, episode))
+            if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+                raise ContractError("reset must return (observation, info), info being a dict")
+            self._write(answer[0])
+        except (Exception, SystemExit) as error:
+            raise self.fault(RESET, error) from error
         for action in history:
-            if self._ended:
+            if self._over:
                 break
-            observation = self.step(action).observation
-        return Row(observation, 0.0, False, False, False, self._elapsed == 0, episode)
+            self.step(action)
+        self._flags[:] = False
+        self._flags[FIRST] = self._elapsed == 0
+        self._rewards[self._row] = 0.0
 
-    def step(self, action: Tree) -> Row:
+    def step(self, action: Tree) -> None:
         """One step (``action`` in the env's units), or the start of the next episode if the last step ended one."""
-        if self._ended:
-            return self.begin(self._episode + 1)
-        observation, reward, terminated, truncated = self._call("step", self._step, action)
+        if self._over:
+            self.begin(self._episode + 1)
+            return
+        self._note(STEP)
+        try:
+            answer = self._step(action)
+            if type(answer) is not tuple or len(answer) != 5:
+                raise ContractError(_wrong_answer(answer))
+            observation, reward, terminated, truncated, info = answer
+            if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._expected:
+                self._target[...] = observation  # as ``_write`` does, without the call
+            else:
+                self._write(observation)
+            self._rewards[self._row] = reward if type(reward) in REALS else _real(reward)
+            if terminated is not False or truncated is not False:
+                self._end(terminated, truncated, info)
+        except (Exception, SystemExit) as error:
+            raise self.fault(STEP, error) from error
         self._elapsed += 1
-        self._ended = terminated or truncated
-        return Row(observation, reward, terminated, truncated, True, False, self._episode)
+
+    def rebuild(self) -> None:
+        """Replaces a simulator that has failed by a new one, which begins the next episode."""
+        with contextlib.suppress(Exception):  # it was broken before
+            self._env.close()
+        self._construct()
+        self.begin(self._episode + 1)
 
     def close(self) -> None:
         """Closes the env."""
-        self._env.close()
-
-    def _call(self, phase: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        self._note(phase)
+        self._note(CLOSE)
         try:
-            return function(*arguments)
-        except UserError:
-            raise
+            self._env.close()
         except (Exception, SystemExit) as error:
-            where = "" if phase == "construct" else f" (episode {self._episode}, after {self._elapsed} steps)"
-            if isinstance(error, ContractError):
-                raise UserError(f"env {self._index} in {phase}{where}: {error}") from error
-            raise EnvError(f"env {self._index}: {type(error).__name__} in {phase}{where}: {error}") from error
+            raise self.fault(CLOSE, error) from error
 
-    def _reset(self) -> Tree:
-        answer = self._env.reset(seed=seeding.stream_seed(*self._stream, self._episode))
-        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise ContractError("reset must return (observation, info), info being a dict")
-        return self._conform(answer[0])
+    def refuse(self, what: str) -> Exception:
+        """What is wrong with the newest answer (already written), as the exception that blames the env."""
+        phase = STEP if self._elapsed else RESET
+        self._elapsed -= phase == STEP
+        return self.fault(phase, ContractError(what))
 
-    def _step(self, action: Tree) -> tuple[Tree, float, bool, bool]:
-        answer = self._env.step(action)
-        if not isinstance(answer, tuple) or len(answer) != 5:
-            old = isinstance(answer, tuple) and len(answer) == 4
-            raise ContractError(
-                OLD_API if old else "step must return (observation, reward, terminated, truncated, info)"
-            )
-        observation, reward, terminated, truncated, _ = answer
-        return self._conform(observation), _real(reward), _flag("terminated", terminated), _flag("truncated", truncated)
+    def fault(self, number: int, error: BaseException) -> Exception:
+        """``error``, raised by the env in a phase or found in its answer, as the exception that blames it."""
+        if isinstance(error, UserError):
+            return error
+        phase = PHASES[number]
+        begun = self._episode >= 0 and number != CONSTRUCT
+        where = f" (episode {self._episode}, after {self._elapsed} steps)" if begun else ""
+        if isinstance(error, ContractError):
+            return UserError(f"env {self.index} in {phase}{where}: {error}")
+        return EnvError(
+            f"env {self.index}: {type(error).__name__} in {phase}{where}: {error}", self.index, phase, error
+        )
+
+    def _construct(self) -> None:
+        self._note(CONSTRUCT)
+        try:
+            self._env = self._factory()
+        except (Exception, SystemExit) as error:
+            raise self.fault(CONSTRUCT, error) from error
+        self.spec: EnvSpec = self._env.spec
+        self._step = self._env.step
+        self._conform = conformer(self.spec.observation)
+        leaf = self.spec.observation
+        self._expected = (leaf.dtype, leaf.shape) if isinstance(leaf, Leaf) else None
+
+    def _write(self, observation: Tree) -> None:
+        if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._expected:
+            self._target[...] = observation
+            return
+        values = self._conform(observation)
+        for target, value in zip(tree.leaves(self._target), tree.leaves(values), strict=True):
+            target[...] = value
+
+    def _end(self, terminated: Any, truncated: Any, info: Any) -> None:
+        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+        if terminated or truncated:
+            self._over = truncated or not isinstance(info, dict) or bool(info.get("episode_over", True))
+            self._flags[TERMINATED], self._flags[TRUNCATED], self._flags[OVER] = terminated, truncated, self._over
 
 
 def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``).
 
-    It raises ContractError, naming the key, where the structure or a shape differs, a cast would change values, or
-    a value is NaN or infinite.
+    It raises ContractError, naming the key, where the structure or a shape differs or a cast would change values.
     """
-    names = tree.like(spec, [f" {name!r}" if name else "" for name in tree.named(spec)])
+    names = tree.like(spec, list(leaf_names(spec)))
 
     def cast(name: str, leaf: Leaf, value: Any) -> Any:
         array = np.asarray(value)
@@ -135,8 +184,6 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
             if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
                 raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
             array = converted
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ContractError(f"observation{name} is not finite")
         return array
 
     def conform(observation: Tree) -> Tree:
@@ -151,15 +198,22 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     return conform
 
 
+def leaf_names(spec: Tree) -> list[str]:
+    """What to append to "observation" in a message, for each leaf: " 'path'", or nothing for the only one."""
+    return [f" {name!r}" if name else "" for name in tree.named(spec)]
+
+
+def _wrong_answer(answer: Any) -> str:
+    if isinstance(answer, tuple) and len(answer) == 4:
+        return OLD_API
+    return "step must return (observation, reward, terminated, truncated, info)"
+
+
 def _real(reward: Any) -> float:
-    if not isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
-        array = np.asarray(reward)
-        if array.shape != () or array.dtype.kind not in "fiub":
-            raise ContractError(f"reward must be a real number, not {reward!r}")
-    value = float(reward)
-    if not math.isfinite(value):
-        raise ContractError(f"reward is {value}")
-    return value
+    array = np.asarray(reward)
+    if array.shape != () or array.dtype.kind not in "fiub":
+        raise ContractError(f"reward must be a real number, not {reward!r}")
+    return float(reward)
 
 
 def _flag(name: str, flag: Any) -> bool:

@@ -81,10 +81,14 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
 
-    def end(self, timeout: float) -> None:
-        """Gives a child that was told to end ``timeout`` seconds, then kills it. May be called twice."""
+    def wait(self, timeout: float) -> None:
+        """Waits until it has ended, ``timeout`` seconds at most."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout)
+
+    def end(self, timeout: float) -> None:
+        """Gives a child that was told to end ``timeout`` seconds, then kills it. May be called twice."""
+        self.wait(timeout)
         self.kill()
         self.control.close()
 

@@ -9,9 +9,19 @@ from typing import Protocol
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, Step
 
+FLAGS = ("terminated", "truncated", "over", "first", "valid")
+"""The flags of ``Step``, in the order in which layouts keep them."""
+
 
 class EnvError(RuntimeError):
-    """An env raised, died or did not answer. The message names env index, phase and cause, with the traceback."""
+    """An env raised, died or did not answer. The message names env index, phase and cause.
+
+    ``env`` (an index over the whole run), ``phase`` and ``cause`` (the exception it raised) are given where known.
+    """
+
+    def __init__(self, message: str, env: int = -1, phase: str = "", cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.env, self.phase, self.cause = env, phase, cause
 
 
 @dataclass(frozen=True)
@@ -21,11 +31,12 @@ class Timeouts:
     construct: float = 60.0
     reset: float = 60.0
     step: float = 30.0
+    close: float = 5.0
 
 
 class BatchedEnv(Protocol):
-    """Many envs of one spec. Autoreset is next-step: the action after an end is ignored and answered by the first
-    observation of the next episode.
+    """Many envs of one spec. Autoreset is next-step: the action after ``over`` is ignored and answered by the first
+    observation of the next episode. So is the action that meets an env which failed and was started again.
 
     The life of an env: ``reset`` → ``recv`` (its first observation) → (``send`` → ``recv``)*. Between ``send`` and
     ``recv`` an env is in flight and must not be sent to again. ``recv`` names the envs it answers for; a caller sends

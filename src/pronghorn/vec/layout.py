@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from pronghorn import seeding, tree
-from pronghorn.envs.base import EnvFactory, to_env_actions
+from pronghorn.envs.base import EnvFactory, to_env_actions, unbatch
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
 from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.pool import PoolVec
+from pronghorn.vec.rows import rows_layout
 from pronghorn.vec.serial import SerialVec
 
 Layout = Literal["serial", "pool"]
@@ -50,14 +51,16 @@ def step_seconds(factory: EnvFactory) -> float:
     """Median seconds of a step with random actions."""
     env = EpisodeEnv(factory, 0, seeding.Domain.PROBE_ENV, 0)
     random = seeding.generator(0, seeding.Domain.PROBE_ENV)
+    arrays = tree.map(lambda array: np.zeros(array.shape, array.dtype), rows_layout(env.spec, 1))
     durations: list[float] = []
     try:
-        row = env.begin(0)
+        env.attach(arrays, 0)
+        env.begin(0)
         deadline = time.perf_counter() + PROBE_SECONDS
         while not durations or (len(durations) < PROBE_STEPS and time.perf_counter() < deadline):
-            action = random_action(env.spec, row.observation, random)
+            action = random_action(env.spec, tree.map(lambda array: array[0], arrays["observation"]), random)
             start = time.perf_counter()
-            row = env.step(action)
+            env.step(action)
             durations.append(time.perf_counter() - start)
     finally:
         env.close()
@@ -75,7 +78,7 @@ def random_action(spec: EnvSpec, observation: Tree, random: np.random.Generator)
             return random.choice(np.flatnonzero(mask), 1)
         return random.integers(0, np.reshape(leaf.categories, (1, *leaf.shape)))
 
-    return tree.map(lambda array: array[0], to_env_actions(spec.action, tree.map(draw, spec.action)))
+    return unbatch(spec.action, to_env_actions(spec.action, tree.map(draw, spec.action)))[0]
 
 
 def make_vec(
@@ -90,5 +93,5 @@ def make_vec(
 ) -> BatchedEnv:
     """The envs of ``factories`` in the given layout."""
     if layout == "serial":
-        return SerialVec(factories, run_seed, domain, groups, timeouts, first_index)
+        return SerialVec(factories, run_seed, domain, groups, first_index)
     return PoolVec(factories, run_seed, domain, groups, timeouts, first_index, workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -12,40 +13,52 @@ from typing import Any
 import numpy as np
 
 from pronghorn.envs.base import EnvFactory, action_converter
-from pronghorn.processes.launch import Child, available_cores, launch
+from pronghorn.processes.launch import Child, launch
 from pronghorn.processes.shared import SharedArrays, anonymous
+from pronghorn.processes.supervise import CONSTRUCT, Incident, Notes, Patience, Supervisor, read_note
 from pronghorn.processes.wake import Waiter, Wake
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
-from pronghorn.types import IntArray, Step, UserError
+from pronghorn.types import EnvSpec, IntArray, Step, UserError
 from pronghorn.vec import rows
 from pronghorn.vec.base import EnvError, Timeouts
-from pronghorn.vec.worker import IDLE, PHASES, Failed, Made, Setup, status_layout
+from pronghorn.vec.worker import Failed, Made, Setup, status_layout
 
 MODULE = "pronghorn.vec.worker"
-CLOSE_TIMEOUT = 5.0
 LONGEST_SLEEP = 1.0
+PAUSE_SECONDS = 30.0
+"""More than any back-off lasts."""
+
 MOST_REMEMBERED = 1000
+ANY = -1
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
-    """Our view of one worker: how many requests it was given and how many it has answered."""
+    """Our view of one worker. ``owned``: its rows. ``specs``: of its envs, once they are made. ``sent``, ``answered``:
+    requests it was given, and has answered."""
 
+    owned: IntArray
     child: Child
     request: Wake
     answer: Wake
+    specs: list[EnvSpec] | None = None
     sent: int = 0
     answered: int = 0
-    due: int = 0
-    made: Made | None = None
 
 
 class PoolVec:
-    """``BatchedEnv`` over ``workers`` processes. Env i is env ``first_index + i`` of the run and lives in worker
-    ``i % workers``, so every group is spread over all of them. Answers come in the order of the requests.
+    """``BatchedEnv`` over ``workers`` processes. Env i is env ``first_index + i`` of the run; every group is spread
+    over all workers. Answers come in the order of the requests.
 
     A request costs a worker one wake-up, however many envs it has in it. Several requests may be in flight.
+
+    An env that raises is built anew in its worker; a worker that dies, or hangs and is killed, is replaced, and the
+    running episodes of all its envs are lost: as far as ``supervisor`` permits. Such an env answers with the first
+    observation of its next episode.
+
+    Args:
+        ready: ``recv`` answers as soon as that many envs are ready, whichever they are, instead of in order.
 
     Raises:
         EnvError, UserError: an env could not be made; every method that waits raises EnvError where one fails.
@@ -60,34 +73,45 @@ class PoolVec:
         timeouts: Timeouts = Timeouts(),  # noqa: B008 (frozen)
         first_index: int = 0,
         workers: int = 2,
+        supervisor: Supervisor | None = None,
+        ready: int | None = None,
     ) -> None:
         self.num_envs = len(factories)
-        self._first_index = first_index
-        self._seconds: dict[str, float] = {"idle": timeouts.step, **vars(timeouts)}
-        self._longest_sleep = min(LONGEST_SLEEP, *(seconds / 4 for seconds in self._seconds.values()))
+        self._factories, self._run_seed, self._domain, self._first_index = factories, run_seed, domain, first_index
+        self._supervisor = supervisor or Supervisor()
+        self._ready = ready
+        seconds = {"idle": timeouts.step, "pause": PAUSE_SECONDS, **vars(timeouts)}
+        self._close_seconds = timeouts.close
+        self._longest_sleep = min(LONGEST_SLEEP, *(value / 4 for value in seconds.values()))
         self._groups = rows.split_groups(self.num_envs, groups)
-        self._flying: deque[tuple[IntArray, list[tuple[_Worker, int]]]] = deque()
+        self._owners = _owners(self._groups, min(workers, self.num_envs))
+        count = int(self._owners.max()) + 1
+        self._status = SharedArrays(status_layout(self.num_envs, count))
+        self._ticket, self._done = self._status.arrays["ticket"], self._status.arrays["done"]
+        self._patience = Patience(self._status.arrays["busy"], seconds)
         self._in_flight = np.zeros(self.num_envs, np.bool_)
-        workers = min(workers, self.num_envs)
-        self._status = SharedArrays(status_layout(self.num_envs, workers))
-        self._remembered: dict[bytes, list[tuple[_Worker, IntArray]]] = {}
+        self._flying: deque[tuple[IntArray, slice | IntArray, list[tuple[int, int]]]] = deque()
+        self._requests = 0
+        self._looked = time.monotonic()
+        self._remembered: dict[bytes, list[int]] = {}
         self._block: SharedArrays | None = None
+        self._closed = False
         self._workers: list[_Worker] = []
         self._rows_fd = anonymous()  # sized when the spec is known
         try:
-            for index in range(workers):
-                self._start(index, workers, factories, run_seed, domain)
-            self._waiter = Waiter(
-                fd for worker in self._workers for fd in (worker.answer.fds[0], worker.child.control.fileno())
-            )
-            self._wait(lambda worker: worker.made is not None, "construct")
-            specs = [worker.made.specs for worker in self._workers if worker.made]
-            ordered = [specs[env % workers][env // workers] for env in range(self.num_envs)]
-            rows.check_equal(ordered, first_index)
-            self.spec = ordered[0]
+            for index in range(count):
+                self._workers.append(self._start(index))
+            self._listen()
+            self._wait(lambda: all(worker.specs is not None for worker in self._workers))
+            specs = dict[int, EnvSpec]()
+            for worker in self._workers:
+                specs |= zip(worker.owned.tolist(), worker.specs or (), strict=True)
+            rows.check_equal([specs[env] for env in range(self.num_envs)], first_index)
+            self.spec = specs[0]
             self._convert = action_converter(self.spec.action)
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
+            self._rows["episode"][:] = -1
             for worker in self._workers:
                 self._tell(worker, {})
         except BaseException:
@@ -96,154 +120,243 @@ class PoolVec:
 
     def reset(self, episodes: IntArray, histories: Sequence[Tree] | None = None) -> None:
         """See ``BatchedEnv``. Waits until what is in flight has landed."""
-        self._wait(lambda worker: worker.answered == worker.sent)
+        self._wait(lambda: bool((self._done == self._ticket).all()))
         self._flying.clear()
         self._in_flight[:] = False
+        self._rows["episode"][:] = episodes - 1  # for a worker that dies before it hears of it
         begins = rows.begins(episodes, histories)
         for index, worker in enumerate(self._workers):
-            self._tell(worker, {env: begin for env, begin in begins.items() if env % len(self._workers) == index})
+            self._tell(worker, {row: begins[row] for row in worker.owned.tolist()})
+            self._status.arrays["told"][index] += 1
         for group in self._groups:
-            self._request(group.copy())
+            self._request(group.copy(), rows.as_index(group))
 
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``BatchedEnv``. Raises ValueError if one of ``envs`` is in flight."""
-        rows.check_landed(self._in_flight, envs)
-        rows.write_actions(self._rows, self._convert, actions, envs)
-        self._request(envs.copy())
+        index = rows.as_index(envs)
+        rows.check_landed(self._in_flight, index, envs)
+        rows.write_actions(self._rows, self._convert, actions, index)
+        self._request(envs.copy(), index)
 
     def recv(self) -> Step:
-        """See ``BatchedEnv``: the envs of the earliest ``send``."""
-        envs, tickets = self._flying[0]
-        for worker, ticket in tickets:
-            worker.due = ticket
-        self._wait(lambda worker: worker.answered >= worker.due)
-        self._flying.popleft()
-        self._in_flight[envs] = False
-        return rows.read_step(self._rows, envs)
+        """See ``BatchedEnv``: the envs of the earliest ``send``, or the first that are ready."""
+        if self._ready is None:
+            envs, index, dues = self._flying[0]
+            # The one that was woken last comes first: where the others are faster, we sleep only once.
+            for number, due in reversed(dues):
+                self._await_answer(number, due)
+            self._flying.popleft()
+        else:
+            enough = min(self._ready, int(self._in_flight.sum()))
+            self._wait(lambda: len(self._landed()) >= enough)
+            envs = self._landed()[:enough]
+            index = rows.as_index(envs)
+        self._in_flight[index] = False
+        return rows.read_step(self._rows, envs, index)
 
     def close(self) -> None:
-        """See ``BatchedEnv``. Workers that do not end within 5 s are killed."""
+        """See ``BatchedEnv``. Workers that do not end within 5 s are killed; failures are reported, no more."""
+        if self._closed:
+            return
+        self._closed = True
         for worker in self._workers:
             try:
                 worker.child.send(None)
             except (OSError, ValueError):
                 worker.child.kill()
-        deadline = time.monotonic() + CLOSE_TIMEOUT
-        while self._workers:
-            worker = self._workers.pop()
-            worker.child.end(max(0.0, deadline - time.monotonic()))
+        deadline = time.monotonic() + self._close_seconds
+        for index, worker in enumerate(self._workers):
+            self._hear_last_words(worker, deadline)
+            if worker.child.process.poll() is None:
+                cause = f"{self._who(index)} gave no answer for {self._close_seconds:g} s and was killed"
+                self._supervisor.report(Incident(*self._call(index), cause))
+            worker.child.end(0.0)
             worker.request.close()
             worker.answer.close()
-        self._rows = {}
+        self._workers, self._rows = [], {}
+        del self._ticket, self._done, self._patience  # views, which keep the memory
         self._status.close()
         if self._block is not None:
             self._block.close()
-        elif self._rows_fd >= 0:
+        else:
             os.close(self._rows_fd)
-            self._rows_fd = -1
 
-    def _start(self, index: int, workers: int, factories: Sequence[EnvFactory], run_seed: int, domain: Domain) -> None:
+    def _start(self, index: int) -> _Worker:
         request, answer = Wake(), Wake()
         fds = {self._status.fd, self._rows_fd, *request.fds, *answer.fds}
         child = launch(MODULE, threads=1, fds=sorted(fds))
-        worker = _Worker(child, request, answer)
-        self._workers.append(worker)
+        owned = np.flatnonzero(self._owners == index)
+        Notes(self._status.arrays["busy"][index])(int(owned[0]), CONSTRUCT)  # until it can say so itself
+        worker = _Worker(owned, child, request, answer)
         setup = Setup(
             worker=index,
-            workers=workers,
+            workers=int(self._owners.max()) + 1,
             num_envs=self.num_envs,
-            factories=factories[index::workers],
-            run_seed=run_seed,
-            domain=domain,
+            owned=owned,
+            factories=[self._factories[row] for row in owned.tolist()],
+            run_seed=self._run_seed,
+            domain=self._domain,
             first_index=self._first_index,
             status_fd=self._status.fd,
             rows_fd=self._rows_fd,
             request_fds=request.fds,
             answer_fds=answer.fds,
-            core=_core(index, workers),
+            each=self._ready is not None,
         )
-        self._tell(worker, setup)
+        with contextlib.suppress(OSError):  # dead at once: whoever waits for it will see
+            child.send(setup)
+        return worker
 
-    def _request(self, envs: IntArray) -> None:
-        tickets: list[tuple[_Worker, int]] = []
-        for worker, own in self._shares(envs):
+    def _listen(self) -> None:
+        """Waiters for the answer of each worker, and of any; all hear every control pipe."""
+        answers = [worker.answer.fds[0] for worker in self._workers]
+        controls = [worker.child.control.fileno() for worker in self._workers]
+        self._waiters = [Waiter([*part, *controls]) for part in (*([fd] for fd in answers), answers)]
+
+    def _request(self, envs: IntArray, index: slice | IntArray) -> None:
+        self._requests += 1
+        self._in_flight[index] = True
+        self._ticket[index] = self._requests
+        dues = []
+        for number in self._owners_of(envs):
+            worker = self._workers[number]
             worker.sent += 1
-            self._status.arrays["ticket"][own] = worker.sent
-            tickets.append((worker, worker.sent))
-        for worker, _ in tickets:
+            dues.append((number, worker.sent))
             worker.request.notify()
-        self._in_flight[envs] = True
-        self._flying.append((envs, tickets))
+        if self._ready is None:
+            self._flying.append((envs, index, dues))
 
-    def _shares(self, envs: IntArray) -> list[tuple[_Worker, IntArray]]:
-        """Which worker has which of ``envs``; remembered, since the same ones come again and again."""
+    def _owners_of(self, envs: IntArray) -> list[int]:
+        """Which workers own some of ``envs``; remembered, since the same ones come again and again."""
         key = envs.tobytes()
-        shares = self._remembered.get(key)
-        if shares is None:
-            owners = envs % len(self._workers)
-            shares = [(self._workers[index], envs[owners == index]) for index in sorted(set(owners.tolist()))]
+        owners = self._remembered.get(key)
+        if owners is None:
+            owners = sorted(set(self._owners[envs].tolist()))
             if len(self._remembered) < MOST_REMEMBERED:
-                self._remembered[key] = shares
-        return shares
+                self._remembered[key] = owners
+        return owners
+
+    def _landed(self) -> IntArray:
+        """The envs that are in flight and have answered."""
+        return np.flatnonzero(self._in_flight & (self._done == self._ticket))
 
     def _tell(self, worker: _Worker, message: Any) -> None:
         try:
             worker.child.send(message)
         except OSError:
-            if worker.child.control.poll():
-                self._hear(worker)  # its last words
-            raise self._blame(worker, worker.child.fate()) from None
+            self._hear(self._workers.index(worker))
 
-    def _wait(self, ready: Callable[[_Worker], bool], idle_phase: str = "idle") -> None:
-        """Sleeps until ``ready`` holds for all workers, looking after those for which it does not."""
-        seen = self._status.arrays["busy"].copy()
-        start = time.monotonic()
-        since = [start] * len(self._workers)
-        next_look = start + self._longest_sleep
-        while not all(map(ready, self._workers)):
-            awake = self._waiter.wait(self._longest_sleep)
-            for worker in self._workers:
+    def _await_answer(self, number: int, due: int) -> None:
+        self._wait(lambda: self._workers[number].answered >= due, number)
+
+    def _wait(self, ready: Callable[[], Any], number: int = ANY) -> None:
+        """Sleeps until ``ready`` holds, which an answer of worker ``number`` may bring about; looks after them all."""
+        while not ready():
+            awake = self._waiters[number].wait(self._longest_sleep)
+            for index, worker in enumerate(self._workers):
                 if worker.answer.fds[0] in awake:
                     worker.answered += worker.answer.take()
                 if worker.child.control.fileno() in awake:
-                    self._hear(worker)
+                    self._hear(index)
             now = time.monotonic()
-            if now < next_look:
-                continue
-            next_look = now + self._longest_sleep
-            for index, worker in enumerate(self._workers):
-                if ready(worker):
-                    continue
-                if worker.child.process.poll() is not None:
-                    raise self._blame(worker, worker.child.fate())
-                if (self._status.arrays["busy"][index] != seen[index]).any():
-                    seen[index], since[index] = self._status.arrays["busy"][index], now
-                phase = idle_phase if seen[index, 2] == IDLE else PHASES[seen[index, 2]]
-                if now - since[index] > self._seconds[phase]:
-                    worker.child.kill()
-                    raise self._blame(worker, f"gave no answer for {self._seconds[phase]:g} s and was killed")
+            if now - self._looked > self._longest_sleep:
+                self._look(away=now - self._looked > 2 * self._longest_sleep)
+                self._looked = now
 
-    def _hear(self, worker: _Worker) -> None:
-        """Takes a message from the worker's pipe; raises what it reports, or that it has died."""
+    def _look(self, away: bool) -> None:
+        """Replaces workers that have died or hang; where we were ``away`` meanwhile, their time begins only now."""
+        for index, worker in enumerate(self._workers):
+            idle = worker.specs is not None and (self._done[worker.owned] == self._ticket[worker.owned]).all()
+            if away or idle:
+                self._patience.forget(index)
+            elif worker.child.process.poll() is not None:
+                self._hear(index)  # its last words, or the end
+            elif (seconds := self._patience.over(index)) is not None:
+                worker.child.kill()
+                self._replace(index, f"gave no answer for {seconds:g} s and was killed")
+
+    def _hear(self, index: int) -> None:
+        """Takes a message from the worker's pipe, and does what it asks for. Raises a user's mistake."""
+        worker = self._workers[index]
         try:
             message = worker.child.control.recv()
         except (EOFError, OSError):
-            raise self._blame(worker, worker.child.fate()) from None
-        if isinstance(message, Failed):
-            raise UserError(message.text) if message.mistake else EnvError(message.text)
-        worker.made = message
+            return self._replace(index, worker.child.fate())
+        if isinstance(message, Made):
+            worker.specs = message.specs
+            if self._block is not None:  # a replacement
+                rows.check_equal([self.spec, *message.specs], self._first_index)
+                begun = self._rows["episode"]
+                self._tell(worker, {row: (int(begun[row]) + 1, None) for row in worker.owned.tolist()})
+                for _ in range(worker.sent - worker.answered):
+                    worker.request.notify()
+        elif message.mistake:
+            raise UserError(message.text)
+        elif not message.phase:  # our own fault
+            raise RuntimeError(f"worker {index}: {message.text}\n{message.trace}")
+        else:
+            self._tell(worker, self._permit(_incident(message)))
 
-    def _blame(self, worker: _Worker, fate: str) -> EnvError:
-        index = self._workers.index(worker)
-        _, env, phase = self._status.arrays["busy"][index].tolist()
-        if phase != IDLE:
-            return EnvError(f"env {self._first_index + env}: its worker {fate} in {PHASES[phase]}")
-        own = range(self._first_index + index, self._first_index + self.num_envs, len(self._workers))
-        return EnvError(f"envs {', '.join(map(str, own))}: their worker {fate} between two steps")
+    def _replace(self, index: int, fate: str) -> None:
+        """Starts a new worker in the place of one that has died."""
+        old = self._workers[index]
+        env, phase = self._call(index)
+        lost = tuple(self._first_index + row for row in old.owned.tolist())
+        pause = self._permit(
+            Incident(env, phase, f"{self._who(index)} {fate} {f'in {phase}' if phase else 'between two steps'}", lost)
+        )
+        time.sleep(pause)
+        old.child.end(0.0)
+        old.request.close()
+        old.answer.close()
+        self._status.arrays["told"][index] = 0
+        new = self._workers[index] = self._start(index)
+        late = old.owned[self._done[old.owned] != self._ticket[old.owned]]
+        new.sent, new.answered = old.sent, old.sent - len(set(self._ticket[late].tolist()))
+        self._patience.forget(index)
+        self._listen()
+
+    def _permit(self, incident: Incident) -> float:
+        pause = self._supervisor.permit(incident)
+        if pause is None:
+            trace = f"\n{incident.trace}" if incident.trace else ""
+            raise EnvError(f"{incident.cause} {self._supervisor.verdict}{trace}", incident.env, incident.phase)
+        return pause
+
+    def _hear_last_words(self, worker: _Worker, deadline: float) -> None:
+        control = worker.child.control
+        try:
+            while control.poll(max(0.0, deadline - time.monotonic())):
+                message = control.recv()
+                if isinstance(message, Failed) and message.phase == "close":
+                    self._supervisor.report(_incident(message))
+        except (EOFError, OSError):
+            pass  # it has ended
+        worker.child.wait(max(0.0, deadline - time.monotonic()))
+
+    def _call(self, index: int) -> tuple[int, str]:
+        """(env or -1, phase) of what a worker is or was doing."""
+        row, phase = read_note(int(self._status.arrays["busy"][index, 0]))
+        return (self._first_index + row, phase) if phase not in ("idle", "pause") else (-1, "")
+
+    def _who(self, index: int) -> str:
+        env, phase = self._call(index)
+        if phase:
+            return f"env {env}: its worker"
+        own = ", ".join(str(self._first_index + row) for row in self._workers[index].owned.tolist())
+        return f"envs {own}: their worker"
 
 
-def _core(index: int, workers: int) -> int | None:
-    """One core for each worker where there are as many of both: workers that are woken together are often put on the
-    same core otherwise, one after the other. With other numbers the kernel knows better."""
-    cores = available_cores()
-    return cores[index] if workers == len(cores) and hasattr(os, "sched_setaffinity") else None
+def _incident(message: Failed) -> Incident:
+    return Incident(message.env, message.phase, message.text, (message.env,), message.trace)
+
+
+def _owners(groups: Sequence[IntArray], workers: int) -> IntArray:
+    """The worker of each env: a contiguous part of every group, so that no two write into the same lines of memory; the
+    larger parts of unequal ones go round."""
+    owners = []
+    for number, group in enumerate(groups):
+        sizes = np.full(workers, len(group) // workers)
+        sizes[: len(group) % workers] += 1
+        owners.append(np.repeat(np.arange(workers), np.roll(sizes, number)))
+    return np.concatenate(owners)

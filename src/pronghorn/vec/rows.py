@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pronghorn import tree
-from pronghorn.envs.wrappers import EpisodeEnv, Row
+from pronghorn.envs.base import unbatch
+from pronghorn.envs.wrappers import EpisodeEnv, leaf_names
 from pronghorn.processes.shared import ArraySpec
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import FLAGS, EnvError
 
 Converter = Callable[[Tree], Tree]
 """What ``action_converter`` makes."""
@@ -21,103 +23,117 @@ Converter = Callable[[Tree], Tree]
 Begin = tuple[int, Tree | None]
 """An episode to begin, and the actions to replay (as sampled, [n, …]; None: none)."""
 
+ORDINARY = np.array([[name == "valid"] for name in FLAGS])
+"""Flags [5, 1] of a step at which nothing happens."""
+
 
 def rows_layout(spec: EnvSpec, num_envs: int) -> dict[str, Tree]:
-    """Arrays with one row per env: the last answer (as in ``Step``), and ``action`` in the env's units."""
+    """Arrays with one row per env: the last answer (as in ``Step``; ``flags`` is [flag, env]), ``action`` in the env's
+    units, and ``episode``, the one that was begun last."""
 
     def rows(leaf: Leaf) -> ArraySpec:
         return ArraySpec((num_envs, *leaf.shape), leaf.dtype)
 
-    def scalars(dtype: Any) -> ArraySpec:
-        return ArraySpec((num_envs,), np.dtype(dtype))
-
     return {
         "observation": tree.map(rows, spec.observation),
         "action": tree.map(rows, spec.action),
-        "reward": scalars(np.float64),
-        "terminated": scalars(np.bool_),
-        "truncated": scalars(np.bool_),
-        "valid": scalars(np.bool_),
-        "over": scalars(np.bool_),
-        "first": scalars(np.bool_),
-        "episode": scalars(np.int64),
+        "reward": ArraySpec((num_envs,), np.dtype(np.float64)),
+        "flags": ArraySpec((len(FLAGS), num_envs), np.dtype(np.bool_)),
+        "episode": ArraySpec((num_envs,), np.dtype(np.int64)),
     }
 
 
 class Host:
-    """Some of the envs: takes their actions from ``rows`` and writes their answers there. ``envs`` by row."""
+    """Some of the envs: takes their actions from ``rows`` and lets them write their answers there.
 
-    def __init__(self, envs: Mapping[int, EpisodeEnv], rows: dict[str, Tree], convert: Converter) -> None:
-        self._envs = envs
-        self._rows = rows
-        self._convert = convert
-        self._single_action = isinstance(rows["action"], np.ndarray)
-        self._observations: list[Any] = tree.leaves(rows["observation"])
+    Args:
+        envs: by row.
+        rows: arrays of ``rows_layout``.
+        convert: actions as sampled → in the env's units, for replays.
+        spec: of all the envs.
+        permit: is asked, with the error, whether an env that failed may be built anew; if not, it raises.
+    """
+
+    def __init__(
+        self,
+        envs: Mapping[int, EpisodeEnv],
+        rows: dict[str, Tree],
+        convert: Converter,
+        spec: EnvSpec,
+        permit: Callable[[EnvError], None],
+    ) -> None:
+        self._envs, self._convert, self._permit, self._spec = envs, convert, permit, spec
+        self._actions, self._flags = rows["action"], rows["flags"]
+        observations = zip(leaf_names(spec.observation), tree.leaves(rows["observation"]), strict=True)
+        named = [("reward", rows["reward"]), *((f"observation{name}", array) for name, array in observations)]
+        self._reals: list[tuple[str, NDArray[Any]]] = [item for item in named if item[1].dtype.kind == "f"]
         self._begins: dict[int, Begin] = {}
+        for row, env in envs.items():
+            env.attach(rows, row)
 
     def expect(self, begins: Mapping[int, Begin]) -> None:
         """The next ``advance`` of these rows begins an episode instead of stepping."""
         self._begins.update(begins)
 
-    def advance(self, row: int) -> None:
-        """Steps (or begins) one env."""
-        env = self._envs[row]
-        if row in self._begins:
-            episode, history = self._begins.pop(row)
-            answer = env.begin(episode, self._replayed(history))
-        else:
-            answer = env.step(self._action(row))
-        self._write(row, answer)
+    def advance(self, envs: IntArray) -> None:
+        """Steps (or begins) the envs in these rows."""
+        index = as_index(envs)
+        self._flags[:, index] = ORDINARY
+        actions = unbatch(self._spec.action, tree.map(lambda array: array[index].copy(), self._actions))
+        for row, action in zip(envs.tolist(), actions, strict=True):
+            env = self._envs[row]
+            try:
+                if self._begins and row in self._begins:
+                    episode, history = self._begins.pop(row)
+                    env.begin(episode, self._replayed(history))
+                else:
+                    env.step(action)
+            except EnvError as error:
+                self._rebuild(env, error)
+        for name, array in self._reals:
+            finite = np.isfinite(array[index])
+            if not finite.all():
+                row = int(envs[~finite.reshape(len(envs), -1).all(axis=1)][0])
+                raise self._envs[row].refuse(f"{name} is not finite")
 
-    def _action(self, row: int) -> Tree:
-        # Copies: an env may keep its action, and the row will be overwritten.
-        if self._single_action:
-            return self._rows["action"][row].copy()
-        return tree.map(lambda array: array[row].copy(), self._rows["action"])
+    def _rebuild(self, env: EpisodeEnv, error: EnvError) -> None:
+        while True:
+            self._permit(error)
+            try:
+                return env.rebuild()
+            except EnvError as again:
+                error = again
 
-    def _replayed(self, history: Tree | None) -> Iterator[Tree]:
+    def _replayed(self, history: Tree | None) -> Iterable[Tree]:
         if history is None or not len(tree.leaves(history)[0]):
-            return
-        actions = self._convert(history)
-        for t in range(len(tree.leaves(actions)[0])):
-            yield tree.map(lambda array, t=t: array[t].copy(), actions)
-
-    def _write(self, row: int, answer: Row) -> None:
-        if len(self._observations) == 1 and isinstance(answer.observation, np.ndarray):
-            self._observations[0][row] = answer.observation
-        else:
-            for array, value in zip(self._observations, tree.leaves(answer.observation), strict=True):
-                array[row] = value
-        rows = self._rows
-        rows["reward"][row] = answer.reward
-        rows["terminated"][row] = answer.terminated
-        rows["truncated"][row] = answer.truncated
-        rows["valid"][row] = answer.valid
-        rows["over"][row] = answer.terminated or answer.truncated
-        rows["first"][row] = answer.first
-        rows["episode"][row] = answer.episode
+            return ()
+        return unbatch(self._spec.action, self._convert(history))
 
 
-def write_actions(rows: dict[str, Tree], convert: Converter, actions: Tree, envs: IntArray) -> None:
-    """Converts actions [n, …] as sampled and puts them into the rows ``envs``."""
-    index = as_index(envs)
-    tree.map(lambda array, values: array.__setitem__(index, values), rows["action"], convert(actions))
+def construct(make: Callable[[], EpisodeEnv], permit: Callable[[EnvError], None]) -> EpisodeEnv:
+    """Makes an env, and again where it fails, as often as ``permit`` allows."""
+    while True:
+        try:
+            return make()
+        except EnvError as error:
+            permit(error)
 
 
-def read_step(rows: dict[str, Tree], envs: IntArray) -> Step:
-    """A copy of the rows ``envs``."""
-    index = as_index(envs)
-    return Step(
-        envs=envs,
-        observation=tree.map(lambda array: array[index].copy(), rows["observation"]),
-        first=rows["first"][index].copy(),
-        reward=rows["reward"][index].copy(),
-        terminated=rows["terminated"][index].copy(),
-        truncated=rows["truncated"][index].copy(),
-        valid=rows["valid"][index].copy(),
-        over=rows["over"][index].copy(),
-        episode=rows["episode"][index].copy(),
-    )
+def write_actions(rows: dict[str, Tree], convert: Converter, actions: Tree, index: slice | IntArray) -> None:
+    """Converts actions [n, …] as sampled and puts them into their rows."""
+    converted = convert(actions)
+    if type(converted) is np.ndarray:
+        rows["action"][index] = converted
+    else:
+        tree.map(lambda array, values: array.__setitem__(index, values), rows["action"], converted)
+
+
+def read_step(rows: dict[str, Tree], envs: IntArray, index: slice | IntArray) -> Step:
+    """A copy of the rows ``envs``; ``index`` selects them."""
+    terminated, truncated, over, first, valid = rows["flags"][:, index].copy()
+    observation = tree.map(lambda array: array[index].copy(), rows["observation"])
+    reward, episode = rows["reward"][index].copy(), rows["episode"][index].copy()
+    return Step(envs, observation, first, reward, terminated, truncated, valid, over, episode)
 
 
 def as_index(envs: IntArray) -> slice | IntArray:
@@ -143,9 +159,9 @@ def begins(episodes: IntArray, histories: Sequence[Tree] | None) -> dict[int, Be
     return {env: (int(episode), histories[env] if histories else None) for env, episode in enumerate(episodes)}
 
 
-def check_landed(in_flight: BoolArray, envs: IntArray) -> None:
-    """Raises ValueError if one of ``envs`` has been sent to and not received from."""
-    if in_flight[envs].any():
+def check_landed(in_flight: BoolArray, index: slice | IntArray, envs: IntArray) -> None:
+    """Raises ValueError if one of ``envs``, which ``index`` selects, has been sent to and not received from."""
+    if in_flight[index].any():
         raise ValueError(f"envs {envs[in_flight[envs]].tolist()} are in flight: receive them first")
 
 

@@ -1,7 +1,10 @@
-"""All envs in this process, one after the other. Nothing can be done here about an env that hangs."""
+"""All envs in this process, one after the other."""
 
 from __future__ import annotations
 
+import functools
+import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 
@@ -10,15 +13,19 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
+from pronghorn.processes.supervise import Incident, Notes, Supervisor
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
 from pronghorn.types import IntArray, Step
 from pronghorn.vec import rows
-from pronghorn.vec.base import Timeouts
+from pronghorn.vec.base import EnvError
 
 
 class SerialVec:
     """``BatchedEnv`` without processes. Env i is env ``first_index + i`` of the run; envs step in ``recv``.
+
+    An env that raises is built anew where ``supervisor`` permits it. One that hangs holds up this process: ``notes``
+    tell a ``Watchdog`` which it is. ``ready``: a ``recv`` answers for that many envs, whatever was sent together.
 
     Raises:
         EnvError, UserError: an env could not be made; ``recv`` raises EnvError where one fails.
@@ -30,24 +37,32 @@ class SerialVec:
         run_seed: int,
         domain: Domain,
         groups: int = 1,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 (frozen)
         first_index: int = 0,
+        supervisor: Supervisor | None = None,
+        notes: Notes | None = None,
+        ready: int | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self._note = notes or Notes(np.zeros(1, np.int64))
         self._envs: list[EpisodeEnv] = []
+        self._ready = ready
         try:
             for index, factory in enumerate(factories, first_index):
-                self._envs.append(EpisodeEnv(factory, run_seed, domain, index))
+                note = functools.partial(self._note, index)
+                make = functools.partial(EpisodeEnv, factory, run_seed, domain, index, note)
+                self._envs.append(rows.construct(make, self._permit))
             rows.check_equal([env.spec for env in self._envs], first_index)
         except BaseException:
             self.close()
             raise
+        self._note.idle()
         self.spec = self._envs[0].spec
         self.num_envs = len(factories)
         self._groups = rows.split_groups(self.num_envs, groups)
         layout = rows.rows_layout(self.spec, self.num_envs)
         self._rows = tree.map(lambda array: np.zeros(array.shape, array.dtype), layout)
         self._convert = action_converter(self.spec.action)
-        self._host = rows.Host(dict(enumerate(self._envs)), self._rows, self._convert)
+        self._host = rows.Host(dict(enumerate(self._envs)), self._rows, self._convert, self.spec, self._permit)
         self._flying: deque[IntArray] = deque()
         self._in_flight = np.zeros(self.num_envs, np.bool_)
 
@@ -59,20 +74,43 @@ class SerialVec:
 
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``BatchedEnv``. Raises ValueError if one of ``envs`` is in flight."""
-        rows.check_landed(self._in_flight, envs)
-        rows.write_actions(self._rows, self._convert, actions, envs)
-        self._in_flight[envs] = True
+        index = rows.as_index(envs)
+        rows.check_landed(self._in_flight, index, envs)
+        rows.write_actions(self._rows, self._convert, actions, index)
+        self._in_flight[index] = True
         self._flying.append(envs.copy())
 
     def recv(self) -> Step:
         """See ``BatchedEnv``: the envs of the earliest ``send``."""
         envs = self._flying.popleft()
-        for row in envs.tolist():
-            self._host.advance(row)
-        self._in_flight[envs] = False
-        return rows.read_step(self._rows, envs)
+        if self._ready is not None:
+            waiting = np.concatenate([envs, *self._flying])
+            envs, rest = waiting[: self._ready], waiting[self._ready :]
+            self._flying = deque([rest] if len(rest) else [])
+        self._host.advance(envs)
+        self._note.idle()
+        index = rows.as_index(envs)
+        self._in_flight[index] = False
+        return rows.read_step(self._rows, envs, index)
 
     def close(self) -> None:
-        """See ``BatchedEnv``."""
+        """See ``BatchedEnv``. An env that fails to close is reported, no more."""
         while self._envs:
-            self._envs.pop().close()
+            env = self._envs.pop()
+            try:
+                env.close()
+            except EnvError as error:
+                self._supervisor.report(_incident(error))
+        self._note.idle()
+
+    def _permit(self, error: EnvError) -> None:
+        pause = self._supervisor.permit(_incident(error))
+        if pause is None:
+            raise EnvError(f"{error} {self._supervisor.verdict}", error.env, error.phase) from error.cause
+        self._note.idle()
+        time.sleep(pause)
+
+
+def _incident(error: EnvError) -> Incident:
+    trace = "".join(traceback.format_exception(error.cause)).rstrip() if error.cause else ""
+    return Incident(error.env, error.phase, str(error), (error.env,), trace)
