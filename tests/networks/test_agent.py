@@ -167,6 +167,23 @@ def test_streams_share_nothing():
     assert touched == {"value"} and {name.partition(".")[0] for name in names} == {"policy", "value"}
 
 
+def test_streams_share_the_encoder_of_images():
+    agent = make(box((1, 20, 20), np.uint8), discrete(4), image_encoder="shallow", layers=())
+    images = torch.randint(0, 256, (5, 1, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    output = agent(images, torch.zeros(5, dtype=torch.bool), ())
+    assert output.parameters.shape == (5, 4) and output.values.shape == (5,)
+    names = dict(agent.named_parameters())
+    for outcome, stream in ((output.values, "value"), (output.parameters, "policy")):
+        weight = torch.arange(1.0, 1 + outcome.numel()).reshape(outcome.shape)
+        gradients = torch.autograd.grad(
+            (weight * outcome).sum(), list(names.values()), retain_graph=True, allow_unused=True
+        )
+        pairs = zip(names, gradients, strict=True)
+        touched = {name.partition(".")[0] for name, gradient in pairs if gradient is not None and gradient.any()}
+        assert touched == {"encoder", stream}
+    assert [name for name in names if name.startswith("policy")] == ["policy.layers.0.weight", "policy.layers.0.bias"]
+
+
 @pytest.mark.parametrize("parametrisation", ["log", "softplus"])
 @pytest.mark.parametrize("std", [0.6065, 0.35])
 def test_the_standard_deviation_starts_where_it_should(parametrisation, std):
