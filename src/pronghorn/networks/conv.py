@@ -26,6 +26,10 @@ CNNS: dict[str, Layers] = {
 """Those of Mnih et al. 2015 (DQN) and Espeholt et al. 2018 (IMPALA, the small one), without their last layers."""
 
 
+CPU_IMAGES = 256
+"""So many at a time on a CPU: with more, the system's time to find memory grows faster than the arithmetic."""
+
+
 class ConvNet(nn.Module):
     """An image to a vector of features; ReLU after every layer, biases start at 0.
 
@@ -70,15 +74,21 @@ class ConvNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[..., channels, height, width] to [..., size] float32; uint8 is scaled to [0, 1], floats are taken as is."""
-        x = image.reshape(-1, *image.shape[-3:])
+        images = image.reshape(-1, *image.shape[-3:])
+        parts = torch.split(images, CPU_IMAGES) if images.device.type == "cpu" else (images,)
+        features = [self._features(part) for part in parts]
+        whole = features[0] if len(features) == 1 else torch.cat(features)
+        return whole.reshape(*image.shape[:-3], self.size)
+
+    def _features(self, images: Tensor) -> Tensor:
         # With the channels innermost a CPU convolves up to twice as fast; uint8 is the cheaper to rearrange.
-        x = x.contiguous(memory_format=torch.channels_last).to(torch.float32)
-        if image.dtype == torch.uint8:
+        x = images.contiguous(memory_format=torch.channels_last).to(torch.float32)
+        if images.dtype == torch.uint8:
             x = x.mul_(1 / 255)  # in place: it is our copy
         for layer in self._layers:
             x = torch.relu_(layer(x))
         x = x.permute(0, 2, 3, 1).flatten(1)  # as it lies in memory
-        return torch.relu_(self.linear(x)).reshape(*image.shape[:-3], self.size)
+        return torch.relu_(self.linear(x))
 
 
 def _least_side(layers: Layers) -> int:
