@@ -277,6 +277,7 @@ def test_a_compiled_update_is_the_eager_one_and_sees_changing_numbers():
         ("BanditEnv", {}, True),
         ("MaskedBanditEnv", {"minibatches": 3}, False),
         ("MaskedBanditEnv", {"core": "counting"}, False),
+        ("rig:CameraBanditEnv", {"image_encoder": "shallow"}, False),
         ("BanditEnv", {**BATCHPPO, "episodes_per_update": 4, "env_args": {"length": 5}}, False),
     ],
 )
