@@ -15,11 +15,12 @@ import numpy as np
 from pronghorn import build
 from pronghorn.acting.actor import Actor
 from pronghorn.config import RunConfig, override, validate
-from pronghorn.envs.probes import CountingEnv
+from pronghorn.envs.probes import CountingEnv, MaskedBanditEnv
 from pronghorn.learning.learner import Learner
 from pronghorn.processes.signals import StopRequest
 from pronghorn.seeding import Domain, episode_seed
 from pronghorn.telemetry.timers import PhaseTimers
+from pronghorn.types import Leaf
 
 LENGTHS = (3, 5, 1, 7, 4)
 
@@ -136,6 +137,22 @@ class ForgetfulEnv(UnseedableEnv):
     def __init__(self, lengths: Any = LENGTHS) -> None:
         super().__init__(lengths)
         self.spec = dataclasses.replace(self.spec, seedable=True)
+
+
+class CameraBanditEnv(MaskedBanditEnv):
+    """Shows its arms in an image, a vector and a mask; the brightest column of pixels is the legal arm to choose."""
+
+    def __init__(self) -> None:
+        super().__init__(arms=5, legal=2, length=3)
+        sides = 20, 25, 3
+        image = Leaf("box", sides, np.dtype(np.uint8), low=np.zeros(sides), high=np.full(sides, 255.0))
+        self.spec = dataclasses.replace(self.spec, observation={**self.spec.observation, "camera": image})
+
+    def _draw(self) -> Any:
+        drawn = super()._draw()
+        columns = 155 * np.repeat(drawn["context"], 5).astype(np.uint8)
+        noise = self._random.integers(0, 100, (20, 25, 3), np.uint8)
+        return {**drawn, "camera": noise + columns[None, :, None], "context": 0 * drawn["context"]}
 
 
 class SignallingEnv(CountingEnv):

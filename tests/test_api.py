@@ -100,6 +100,30 @@ def test_a_finished_run_may_be_extended(tmp_path):
     assert api.load_config(run).steps == 450
 
 
+def test_images_are_learnt_on_all_cores_and_never_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "available_cores", lambda: {0, 1})
+    monkeypatch.setattr(api, "COMPILING_PAYS_FROM", 0)
+    small = {"threads": None, "compile": None, "core": "none", "steps": 100}
+    made = config(tmp_path / "run", "ImageBanditEnv", image_encoder="shallow", **small)
+    threads = torch.get_num_threads()
+    try:
+        api.train(made, quiet=True)
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        assert api.evaluate(tmp_path / "run", episodes=2)["episodes"] == 2
+        assert torch.get_num_threads() == 2
+        api.train(config(tmp_path / "other"), quiet=True)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+    written = api.load_config(tmp_path / "run")
+    assert (written.threads, written.compile) == (2, False)
+    reasons = lines(tmp_path / "run", "events.jsonl")[0]["decisions"]
+    assert "update not compiled: convolutions gain nothing from it" in reasons
+    policy = pronghorn.load(tmp_path / "run")
+    assert policy.act(np.zeros((1, 36, 36), np.uint8)) in range(4)
+
+
 def test_what_a_run_leaves_behind(tmp_path):
     made = config(tmp_path / "run", keep_checkpoints=2, layout="auto", compile=None, threads=None, env_args={})
     api.train(made, quiet=True)

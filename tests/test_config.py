@@ -46,6 +46,7 @@ OPTIONS = [
     "std_parametrisation",
     "init",
     "core",
+    "image_encoder",
     "normalise_observations",
     "observation_clip",
     "unroll_length",

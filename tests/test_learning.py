@@ -1,4 +1,4 @@
-"""Whole trainings with a known standard. ``make learn`` runs them all, the ordinary tests one."""
+"""Whole trainings with a known standard. ``make learn`` runs them all, the ordinary tests the short ones."""
 
 import pytest
 
@@ -8,7 +8,7 @@ import pronghorn
 def returns(env, seeds, tmp_path, **options):
     found = []
     for seed in seeds:
-        run = tmp_path / f"{env}-{seed}"
+        run = tmp_path / f"run-{seed}"
         pronghorn.train(env, quiet=True, seed=seed, run=str(run), **options)
         found.append(pronghorn.evaluate(run, episodes=20)["return_mean"])
     return found
@@ -17,6 +17,27 @@ def returns(env, seeds, tmp_path, **options):
 @pytest.mark.timeout(300)
 def test_cartpole_is_solved(tmp_path):
     assert min(returns("CartPole-v1", [0], tmp_path, steps=100_000)) >= 475
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("image_encoder", "channels"), [("shallow", 1), ("nature", 4)])
+def test_what_only_an_image_tells_is_learnt(image_encoder, channels, tmp_path):
+    options = {
+        "env_args": {"channels": channels},
+        "image_encoder": image_encoder,
+        "layers": (),
+        "num_envs": 8,
+        "unroll_length": 32,
+        "epochs": 4,
+        "learning_rate": 1e-3,
+        "discount": 0.5,
+        "entropy_cost": 0.01,
+        "reward_scaling": "none",
+        "layout": "serial",
+        "threads": 1,
+    }
+    (found,) = returns("pronghorn.envs.probes:ImageBanditEnv", [0], tmp_path, steps=4000, **options)
+    assert found > 0.95 * 4
 
 
 @pytest.mark.learning

@@ -20,6 +20,7 @@ from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.learning import compiler
+from pronghorn.networks.encoders import sees_images
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.runners.sync import SyncRunner
@@ -119,6 +120,7 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     notice = "stopping (again to stop now)"
     with StopRequest(notice) as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
         _check_spec(loaded, envs.spec)
+        torch.set_num_threads(_acting_threads(config, envs.spec))
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
     if evaluation is None:
         raise KeyboardInterrupt
@@ -197,6 +199,7 @@ class _Session:
             learner = build.learner(config, self.spec)
             actor = build.actor(config, envs, timers)
             self._learner = learner
+            torch.set_num_threads(_acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
                 learner=learner,
@@ -277,6 +280,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     factory = env_factory(config.env, config.env_args)
     with closing(factory()) as env:  # before anything else starts: can an agent be made for it?
         build.agent(config, env.spec)
+        images = sees_images(env.spec.observation)
     cores = len(available_cores())
     if vec.layout == "auto":
         layout, workers, reason = choose(factory, vec.num_envs, min(cores, vec.workers or cores))
@@ -288,10 +292,12 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     obstacle = compiler.obstacle()
     if compiled is None:
         batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
-        compiled = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM and not obstacle
+        long = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM
+        compiled = long and not images and not obstacle
+        against = obstacle or ("the run is too short to repay it", "convolutions gain nothing from it")[images]
         reasons.append(
             f"update {'compiled' if compiled else 'not compiled'}: "
-            + ("the run is long enough to repay it" if compiled else obstacle or "the run is too short to repay it")
+            + ("the run is long enough to repay it" if compiled else against)
         )
     elif compiled and obstacle:
         reasons.append(f"update not compiled: {obstacle}")
@@ -299,9 +305,14 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     threads = config.threads
     if threads is None:
         rows = config.loss.unroll_length * config.columns_per_update // config.loss.minibatches
-        threads = cores if rows >= THREADS_PAY_FROM else 1
-        reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} rows")
+        threads = cores if images or rows >= THREADS_PAY_FROM else 1
+        reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} {'images' if images else 'rows'}")
     return dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), reasons
+
+
+def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:
+    """One is best for acting on few rows, unless they are images: envs wait while those are seen."""
+    return config.threads or 1 if sees_images(spec.observation) else 1
 
 
 def _check_device(device: str) -> None:

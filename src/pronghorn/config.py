@@ -38,7 +38,7 @@ class VecConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Two separate streams: one for the policy, one for the value."""
+    """Two separate streams, one for the policy, one for the value; images are encoded once for both."""
 
     layers: tuple[int, ...] = (64, 64)
     """hidden units of each layer of both streams"""
@@ -54,6 +54,8 @@ class NetworkConfig:
     """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal"""
     core: Literal["none", "counting"] = "none"
     """recurrent core between hidden layers and heads; "counting" counts the steps of an episode, for tests"""
+    image_encoder: Literal["nature", "shallow"] = "nature"
+    """network of uint8 images, shared by both streams: Nature's (3 convolutions, 512) or IMPALA's small one (2, 256)"""
     normalise_observations: bool = True
     """by streaming mean and standard deviation (vectors only)"""
     observation_clip: float = 10.0

@@ -84,7 +84,19 @@ def test_it_chooses_as_the_agent_does_also_after_new_weights(kind):
         (box((2,)), Leaf("multi_discrete", (2,), np.dtype(np.int64), categories=(3, 3)), {}),
         ({"a": box((2,)), ACTION_MASK: box((2,), np.int8)}, discrete(2), {}),
         (box((2,)), box((1,)), {"core": "counting"}),
+        (box((20, 20), np.uint8), discrete(2), {"image_encoder": "shallow"}),
     ],
 )
 def test_other_agents_act_in_torch(observation, action, options):
     assert not NumpyPolicy.supports(agent_of(observation, action, **options))
+
+
+def test_images_reach_the_agent_uncopied(monkeypatch):
+    agent = agent_of(box((1, 20, 20), np.uint8), discrete(3), image_encoder="shallow")
+    step, seen = agent.step, []
+    monkeypatch.setattr(agent, "step", lambda observation, *rest: seen.append(observation) or step(observation, *rest))
+    images = np.random.default_rng(0).integers(0, 256, (6, 1, 20, 20), np.uint8)
+    part = images[2:5]
+    choice = Inference(agent)(part, np.zeros(3, bool), (), np.zeros((3, agent.distribution.noise_size), np.float32))
+    assert seen[0].dtype == torch.uint8 and seen[0].data_ptr() == part.ctypes.data
+    assert choice.action.shape == (3,) and choice.behaviour.shape == (3, 3)

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from pronghorn.envs.probes import BanditEnv, ConstantRewardEnv, CountingEnv, MaskedBanditEnv, TwoLengthEnv
+from pronghorn.envs.probes import (
+    BanditEnv,
+    ConstantRewardEnv,
+    CountingEnv,
+    ImageBanditEnv,
+    MaskedBanditEnv,
+    TwoLengthEnv,
+)
 from pronghorn.envs.wrappers import conformer
 
 
@@ -42,6 +49,32 @@ def test_masked_bandit_optimum():
         play(MaskedBanditEnv(), seed, lambda o: int(np.flatnonzero(o["action_mask"])[0]))[0] for seed in range(200)
     ]
     assert np.mean(random) == pytest.approx(1 / 3, abs=0.06)
+
+
+def brightest(image):
+    """The number of the quadrant that holds the brightest pixel."""
+    _, row, column = np.unravel_index(image.argmax(), image.shape)
+    return 2 * (row >= image.shape[1] // 2) + (column >= image.shape[2] // 2)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_of_the_image_bandit_nothing_but_pixels_decides(channels):
+    env = ImageBanditEnv(channels, 6, length=10)
+    assert [play(env, seed, brightest)[0] for seed in range(5)] == [[1.0] * 10] * 5
+    fixed = [np.mean(play(env, seed, lambda _: 3)[0]) for seed in range(100)]
+    assert np.mean(fixed) == pytest.approx(0.25, abs=0.05)
+    contexts = set()
+    for seed in range(40):
+        shown = []
+        for action in range(4):
+            image = env.reset(seed=seed)[0]
+            shown.append([image, env.step(action)[0]])
+        assert all(np.array_equal(images, shown[0]) for images in shown)  # actions change nothing
+        assert image.shape == (channels, 6, 6) and image.dtype == np.uint8
+        bright = image > 155
+        assert not ((image >= 100) & ~bright).any() and bright.sum() == channels * 9
+        contexts.add(brightest(image))
+    assert contexts == {0, 1, 2, 3}
 
 
 def test_counting_env_checks_actions_on_request():

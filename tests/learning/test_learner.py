@@ -187,6 +187,48 @@ def test_shuffled_rows_keep_their_fields_together():
     assert torch.equal(chosen.advantages, targets.advantages[:, picked])
 
 
+@pytest.mark.parametrize("options", [{}, {"core": "counting"}], ids=["rows", "columns"])
+def test_images_among_other_leaves_are_learnt_from(options):
+    made = rig.config("rig:CameraBanditEnv", image_encoder="shallow", layers=(4,), **options)
+    (batch,), spec = collect(made, 1, learn=False)
+    assert batch.observation["camera"].dtype == np.uint8 and batch.observation["camera"].shape == (8, 5, 20, 25, 3)
+    learner = make_learner(made, spec)
+    index = torch.tensor([4, 0, 2])
+    on_device = learner._on_device(batch)
+    targets = learner._fold(learner._targets(learner._flat, on_device, torch.ones(())))
+    rows, _ = learner._select(learner._rows(on_device), targets, index)
+    images = batch.observation["camera"][:7]
+    wanted = images[:, index] if options else images.reshape(35, 20, 25, 3)[index]
+    assert np.array_equal(rows.observation["camera"], wanted)
+
+    before = snapshot(learner)
+    metrics = learner.update(batch, 0.0)
+    assert metrics["check/log_prob_difference"] <= 1e-5
+    changed = moved(before, snapshot(learner), "agent/")
+    assert {name for name in changed if ".images." in name} == {
+        f"agent/encoder.images.0.{layer}.{part}"
+        for layer in ("convolutions.0", "convolutions.1", "linear")
+        for part in ("weight", "bias")
+    }
+    assert "agent/encoder.normaliser.moments.count" in changed
+    assert learner.agent.encoder.normaliser.moments.mean.shape == (5,)  # of the vector alone
+
+
+def test_threads_are_given_back():
+    made = rig.config("BanditEnv", threads=2)
+    (batch,), spec = collect(made, 1, learn=False)
+    learner = make_learner(made, spec, threads=2)
+    step, seen = learner._step, []
+    learner._step = lambda *data: seen.append(torch.get_num_threads()) or step(*data)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        learner.update(batch, 0.0)
+        assert set(seen) == {2} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("schedule", ["linear", "constant"])
 def test_the_rate_follows_the_schedule(schedule):
     made = rig.config("BanditEnv", schedule=schedule, learning_rate=0.01)
@@ -235,6 +277,7 @@ def test_a_compiled_update_is_the_eager_one_and_sees_changing_numbers():
         ("BanditEnv", {}, True),
         ("MaskedBanditEnv", {"minibatches": 3}, False),
         ("MaskedBanditEnv", {"core": "counting"}, False),
+        ("rig:CameraBanditEnv", {"image_encoder": "shallow"}, False),
         ("BanditEnv", {**BATCHPPO, "episodes_per_update": 4, "env_args": {"length": 5}}, False),
     ],
 )

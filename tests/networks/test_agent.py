@@ -12,7 +12,7 @@ import torch
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.agent import Agent
 from pronghorn.networks.cores import CORES, CountingCore, NoCore
-from pronghorn.networks.encoders import VectorEncoder
+from pronghorn.networks.encoders import Encoder
 from pronghorn.networks.mlp import MLP
 from pronghorn.ops.running import batch_moments
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
@@ -28,6 +28,10 @@ def discrete(n, start=0):
 
 def multi(*categories, shape=None):
     return Leaf("multi_discrete", shape or (len(categories),), np.dtype(np.int64), categories=categories)
+
+
+def encoder_of(observation, **options):
+    return Encoder(observation, NetworkConfig(**options), torch.Generator().manual_seed(0))
 
 
 def make(observation, action, seed=0, **options):
@@ -59,7 +63,7 @@ def mixed_observation(*leading):
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
 def test_boxes_are_laid_flat_and_discrete_values_one_hot(leading):
-    encoder = VectorEncoder(MIXED, normalise=False, clip=10.0)
+    encoder = encoder_of(MIXED, normalise_observations=False)
     assert (encoder.vector_size, encoder.size) == (5, 5 + 4 + 6 + 3)
     # In order of keys: a, scalar; then flag, m, z.
     wanted = [1, 2, 3, 4, 0.5, *(1, 0, 0, 1), *(0, 1, 0, 0, 1, 0), *(0, 0, 1)]
@@ -69,7 +73,7 @@ def test_boxes_are_laid_flat_and_discrete_values_one_hot(leading):
 
 
 def test_only_boxes_are_normalised_and_the_mask_is_left_out():
-    encoder = VectorEncoder({**MIXED, ACTION_MASK: multi(2, 2)}, normalise=True, clip=2.0)
+    encoder = encoder_of({**MIXED, ACTION_MASK: multi(2, 2)}, observation_clip=2.0)
     assert encoder.size == 18
     observation = {**mixed_observation(4), ACTION_MASK: torch.ones(4, 2)}
     assert torch.equal(encoder(observation)[0, :5], torch.tensor([1.0, 2.0, 2.0, 2.0, 0.5]))  # clipped
@@ -81,12 +85,12 @@ def test_only_boxes_are_normalised_and_the_mask_is_left_out():
 
 
 def test_what_cannot_be_encoded_is_named():
-    with pytest.raises(UserError, match=r"observation/camera is an image"):
-        VectorEncoder({"camera": box((4, 4), np.uint8)}, True, 10.0)
+    with pytest.raises(UserError, match=r"observation/camera is 4×4 pixels, too small"):
+        encoder_of({"camera": box((4, 4), np.uint8)})
     with pytest.raises(UserError, match="observation space is empty"):
-        VectorEncoder({}, True, 10.0)
-    assert VectorEncoder(box((4,), np.uint8), True, 10.0).size == 4
-    assert VectorEncoder(discrete(3), True, 10.0).normaliser is None
+        encoder_of({})
+    assert encoder_of(box((4,), np.uint8)).size == 4
+    assert encoder_of(discrete(3)).normaliser is None
 
 
 def test_orthogonal_layers_have_gain_root_two_and_a_scaled_last_one():
@@ -161,6 +165,23 @@ def test_streams_share_nothing():
     gradients = torch.autograd.grad(output.values.sum(), list(names.values()), allow_unused=True)
     touched = {name.partition(".")[0] for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
     assert touched == {"value"} and {name.partition(".")[0] for name in names} == {"policy", "value"}
+
+
+def test_streams_share_the_encoder_of_images():
+    agent = make(box((1, 20, 20), np.uint8), discrete(4), image_encoder="shallow", layers=())
+    images = torch.randint(0, 256, (5, 1, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    output = agent(images, torch.zeros(5, dtype=torch.bool), ())
+    assert output.parameters.shape == (5, 4) and output.values.shape == (5,)
+    names = dict(agent.named_parameters())
+    for outcome, stream in ((output.values, "value"), (output.parameters, "policy")):
+        weight = torch.arange(1.0, 1 + outcome.numel()).reshape(outcome.shape)
+        gradients = torch.autograd.grad(
+            (weight * outcome).sum(), list(names.values()), retain_graph=True, allow_unused=True
+        )
+        pairs = zip(names, gradients, strict=True)
+        touched = {name.partition(".")[0] for name, gradient in pairs if gradient is not None and gradient.any()}
+        assert touched == {"encoder", stream}
+    assert [name for name in names if name.startswith("policy")] == ["policy.layers.0.weight", "policy.layers.0.bias"]
 
 
 @pytest.mark.parametrize("parametrisation", ["log", "softplus"])

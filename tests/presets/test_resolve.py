@@ -25,6 +25,9 @@ from pronghorn.types import UserError
         ("Swimmer-v5", "batchppo", "batchppo-mujoco"),
         ("Acrobot-v1", "batchppo", "batchppo-classic"),
         ("./env.py:Maze", "batchppo", "batchppo-generic"),
+        ("ALE/Pong-v5", "", "ppo-atari"),
+        ("ALE/MsPacman-v5", "ppo", "ppo-atari"),
+        ("ALE/Pong-v5", "batchppo", "batchppo-generic"),
     ],
 )
 def test_preset_of_an_env(env: str, algorithm: str, name: str) -> None:
@@ -124,3 +127,26 @@ def test_batchppo_parameters() -> None:
     optimiser = config.optimiser
     assert (optimiser.learning_rate, optimiser.schedule, optimiser.epsilon) == (1e-4, "constant", 1e-8)
     assert optimiser.max_gradient_norm is None
+
+
+def test_ppo_on_atari() -> None:
+    config = resolve("ALE/Breakout-v5", "ppo")[1]
+    assert (config.steps, config.env_args, config.vec.num_envs) == (10_000_000, {}, 8)
+    assert (config.network.layers, config.network.image_encoder) == ((), "nature")
+    assert not config.network.normalise_observations
+    assert config.loss == PPOConfig(
+        unroll_length=128,
+        epochs=4,
+        minibatches=4,
+        discount=0.99,
+        gae_lambda=0.95,
+        recompute_advantages=False,
+        clip_ratio=0.1,
+        value_cost=0.5,
+        entropy_cost=0.01,
+        reward_scaling="none",
+        reward_clip=1.0,
+    )
+    optimiser = config.optimiser
+    assert (optimiser.learning_rate, optimiser.schedule, optimiser.epsilon) == (2.5e-4, "linear", 1e-5)
+    assert optimiser.max_gradient_norm == 0.5

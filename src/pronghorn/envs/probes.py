@@ -207,6 +207,44 @@ class MaskedBanditEnv:
         return {ACTION_MASK: mask, "context": context}
 
 
+class ImageBanditEnv:
+    """A contextual bandit that must be looked at: reward 1 for the action that names the bright quadrant, else 0.
+
+    Observation uint8 [channels, side, side]: noise below 100, above 155 in the quadrant (numbered as one reads).
+    Episodes of ``length`` steps with a new quadrant each, terminated. The best return is ``length``, that of a
+    uniform policy ``length / 4``.
+    """
+
+    def __init__(self, channels: int = 1, side: int = 36, length: int = 4) -> None:
+        self.spec = EnvSpec("image-bandit", _box((channels, side, side), np.uint8, 0, 255), _discrete(4))
+        self._length = length
+        self._random = np.random.default_rng(0)
+        self._bright = self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Draws a quadrant."""
+        self._random = np.random.default_rng(seed)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Tree) -> Answer:
+        """Rewards, and draws the next quadrant."""
+        reward = float(action == self._bright)
+        self._step += 1
+        return self._draw(), reward, self._step >= self._length, False, {}
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _draw(self) -> Any:
+        self._bright = int(self._random.integers(4))
+        image = self._random.integers(0, 100, self.spec.observation.shape, np.uint8)
+        half = image.shape[-1] // 2
+        row, column = (half * part for part in divmod(self._bright, 2))
+        image[:, row : row + half, column : column + half] += 156
+        return image
+
+
 class FaultyEnv:
     """A ``CountingEnv`` that fails in its ``at``-th call (from 0) of ``phase``: construct, reset or step.
 

@@ -49,7 +49,7 @@ class Learner:
     device: where everything is computed.
     reduce: combines gradients with those of other learners; None for the only learner.
     compiled: whether the update is compiled, to one graph without ``reduce``, else to two.
-    threads: of the update alone; torch is back at one thread afterwards, which is best for acting on few rows.
+    threads: of the update alone; afterwards torch has as many as before.
     """
 
     def __init__(
@@ -155,6 +155,7 @@ class Learner:
         self.algorithm_state = dict(numbers["algorithm"])
 
     def _walk(self, batch: Trajectory, hyperparameters: Hyperparameters, most: int | None = None) -> Any:
+        threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         flat, state = self._flat, self._optimiser_state
         rows, collected, finite, targets, walked = None, [], [], None, None
@@ -168,7 +169,7 @@ class Learner:
             flat, state, ok, metrics = self._step(flat, state, rows, self._fold(targets), index, hyperparameters)
             collected.append(metrics)
             finite.append(ok)
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads)
         return flat, state, targets, collected, finite
 
     def _indices(self, batch: Trajectory) -> Iterator[tuple[int, Tensor | None]]:
@@ -210,10 +211,10 @@ class Learner:
         if index is None:
             return rows, targets
         if not self.algorithm.walk.columns:
-            return tree.map(lambda array: array[index], rows), tree.map(lambda array: array[index], targets)
-        chosen = tree.map(lambda array: array[:, index], rows._replace(core_state=()))
-        core_state = tree.map(lambda array: array[index], rows.core_state)
-        return chosen._replace(core_state=core_state), tree.map(lambda array: array[:, index], targets)
+            return _gather(rows, 0, index), _gather(targets, 0, index)
+        chosen = _gather(rows._replace(core_state=()), 1, index)
+        core_state = _gather(rows.core_state, 0, index)
+        return chosen._replace(core_state=core_state), _gather(targets, 1, index)
 
     def _compute_targets(self, flat: Tensor, batch: Trajectory, reward_scale: Tensor) -> Targets:
         return self.algorithm.targets(self._bind(self._views(flat)), batch, reward_scale)
@@ -313,6 +314,11 @@ def _acted_on(batch: Trajectory) -> tuple[Tree, Tensor]:
     """``observation`` and ``first`` of the T rows that were acted on, without the last, which is only looked at."""
     rows = batch.reward.shape[0]
     return tree.map(lambda array: array[:rows], batch.observation), batch.first[:rows]
+
+
+def _gather(values: Any, dim: int, index: Tensor) -> Any:
+    # Of images this is many times faster than values[index].
+    return tree.map(lambda array: array.index_select(dim, index), values)
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

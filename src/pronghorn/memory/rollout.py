@@ -105,7 +105,7 @@ class RolloutMemory:
                 once: NDArray[Any] = array[index]
                 return once
             last = rows + slot.rows - self.rows  # one more where a column has one more
-            return np.ascontiguousarray(array[index, :last].swapaxes(0, 1))
+            return np.stack([array[column, :last] for column in chosen], axis=1)
 
         values = {}
         for field in dataclasses.fields(Trajectory):

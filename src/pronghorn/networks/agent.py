@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pronghorn import tree
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.cores import CORES
-from pronghorn.networks.encoders import VectorEncoder
+from pronghorn.networks.encoders import Encoder
 from pronghorn.networks.mlp import MLP
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.running import Scale
@@ -31,6 +31,8 @@ class AgentOutput(NamedTuple):
 class Agent(nn.Module):
     """One state dict: parameters, observation statistics, reward scale.
 
+    Policy and value are two streams that share nothing but the statistics and, where images are seen, the encoder.
+
     Args:
         spec: of the env; leaves that cannot be handled raise UserError naming them.
         config: sizes and initialisation.
@@ -42,7 +44,7 @@ class Agent(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.spec = spec
         self.distribution = ActionDistribution(spec.action)
-        self.encoder = VectorEncoder(spec.observation, config.normalise_observations, config.observation_clip)
+        self.encoder = Encoder(spec.observation, config, generator)
         self.core = CORES[config.core]()
         self.recurrent = self.core.recurrent
         self.reward_scale = Scale()

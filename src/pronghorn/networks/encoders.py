@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pronghorn import tree
+from pronghorn.config import NetworkConfig
+from pronghorn.networks.conv import CNNS, ConvNet
 from pronghorn.ops.running import VectorNormaliser
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, Leaf, UserError
@@ -20,42 +24,50 @@ def without_mask(observation: Tree) -> Tree:
     return observation
 
 
-class VectorEncoder(nn.Module):
-    """Box leaves are flattened, concatenated and normalised; discrete ones become one-hot, never normalised.
+class Encoder(nn.Module):
+    """One vector of features: numbers, then discrete values, then images, each in the order of leaves.
+
+    Box leaves are flattened, concatenated and normalised; discrete ones become one-hot; images (uint8, see
+    ``image_layout``) go each through a convolutional network of its own. Only the first are normalised.
 
     Args:
         spec: tree of ``Leaf``; the action mask, if any, is left out.
-        normalise: whether box leaves are normalised by streaming statistics.
-        clip: bound of normalised values.
+        config: says what is normalised, and which network images go through.
+        generator: of the initial weights.
 
     Raises:
-        UserError: a leaf is an image, naming it.
+        UserError: nothing to see, or an image whose layout is unclear or that is too small, naming it.
     """
 
-    def __init__(self, spec: Tree, normalise: bool, clip: float) -> None:
+    def __init__(self, spec: Tree, config: NetworkConfig, generator: torch.Generator) -> None:
         super().__init__()
-        leaves: dict[str, Leaf] = tree.named(without_mask(spec))
-        for path, leaf in leaves.items():
-            if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) >= 2:
+        leaves = list(enumerate(tree.named(without_mask(spec)).items()))
+        self._vectors = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind == "box" and not is_image(leaf)]
+        self._discrete = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind != "box"]
+        self._images: list[tuple[int, ImageLayout]] = []
+        networks = []
+        for index, (path, leaf) in leaves:
+            if is_image(leaf):
                 name = f"observation/{path}".rstrip("/")
-                raise UserError(
-                    f"{name} is an image ({leaf.describe()}); this version has encoders for vectors and discrete "
-                    "values only: flatten it or extract features in a wrapper"
-                )
-        self._leaves = list(leaves.values())
-        self.vector_size = sum(leaf.size for leaf in self._leaves if leaf.kind == "box")
-        self.size = self.vector_size + sum(sum(leaf.categories) for leaf in self._leaves if leaf.kind != "box")
+                layout = image_layout(leaf, name)
+                self._images.append((index, layout))
+                cnn = CNNS[config.image_encoder]
+                networks.append(ConvNet(layout.shape, cnn, init=config.init, generator=generator, name=name))
+        self.images = nn.ModuleList(networks)
+        self.vector_size = sum(leaf.size for _, leaf in self._vectors)
+        categories = sum(sum(leaf.categories) for _, leaf in self._discrete)
+        self.size = self.vector_size + categories + sum(network.size for network in networks)
         if self.size == 0:
             raise UserError("the observation space is empty; an agent needs something to see")
-        self.normaliser = VectorNormaliser(self.vector_size, clip) if normalise and self.vector_size else None
+        normalised = config.normalise_observations and self.vector_size
+        self.normaliser = VectorNormaliser(self.vector_size, config.observation_clip) if normalised else None
 
     def vector(self, observation: Tree) -> Tensor:
-        """The box leaves [..., vector_size], as they came."""
+        """The box leaves that are no images, [..., vector_size], as they came."""
         values = tree.leaves(without_mask(observation))
         boxes = [
-            value.flatten(value.ndim - len(leaf.shape)) if leaf.shape else value.unsqueeze(-1)
-            for leaf, value in zip(self._leaves, values, strict=True)
-            if leaf.kind == "box"
+            values[index].flatten(values[index].ndim - len(leaf.shape)) if leaf.shape else values[index].unsqueeze(-1)
+            for index, leaf in self._vectors
         ]
         return boxes[0] if len(boxes) == 1 else torch.cat(boxes, -1)
 
@@ -65,11 +77,53 @@ class VectorEncoder(nn.Module):
         if self.vector_size:
             vector = self.vector(observation)
             parts.append(self.normaliser(vector) if self.normaliser is not None else vector.to(torch.float32))
-        if self.size > self.vector_size:
-            for leaf, value in zip(self._leaves, tree.leaves(without_mask(observation)), strict=True):
-                if leaf.kind != "box":
-                    parts += _one_hots(leaf, value)
+        if self._discrete or self._images:
+            values = tree.leaves(without_mask(observation))
+            for index, leaf in self._discrete:
+                parts += _one_hots(leaf, values[index])
+            for (index, layout), network in zip(self._images, self.images, strict=True):
+                parts.append(network(layout.channels_first(values[index])))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Whether a leaf is taken for an image: uint8 with two dimensions or more."""
+    return leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) >= 2
+
+
+def sees_images(spec: Tree) -> bool:
+    """Whether an observation has images: then arithmetic, not overhead, is the cost of a forward pass."""
+    return any(is_image(leaf) for leaf in tree.leaves(without_mask(spec)))
+
+
+class ImageLayout(NamedTuple):
+    """``shape`` is (channels, height, width); ``channels`` says where the image has its channels."""
+
+    shape: tuple[int, int, int]
+    channels: Literal["none", "first", "last"]
+
+    def channels_first(self, image: Tensor) -> Tensor:
+        """A view [..., channels, height, width] of images as they came."""
+        if self.channels == "none":
+            return image.unsqueeze(-3)
+        return image if self.channels == "first" else image.movedim(-1, -3)
+
+
+def image_layout(leaf: Leaf, name: str) -> ImageLayout:
+    """Two dimensions are height and width. Of three, the channels are the first or the last, whichever is smaller
+    than both others. Raises UserError, naming the leaf, where that says nothing."""
+    if len(leaf.shape) == 2:
+        return ImageLayout((1, *leaf.shape), "none")
+    if len(leaf.shape) == 3:
+        first, middle, last = leaf.shape
+        if first < min(middle, last):
+            return ImageLayout((first, middle, last), "first")
+        if last < min(first, middle):
+            return ImageLayout((last, first, middle), "last")
+    raise UserError(
+        f"{name} ({leaf.describe()}) is uint8 but no image whose channels can be told; shape it [channels, height, "
+        "width] or [height, width, channels] with fewer channels than rows and columns, or flatten it, in a wrapper"
+    )
 
 
 def _one_hots(leaf: Leaf, value: Tensor) -> list[Tensor]:

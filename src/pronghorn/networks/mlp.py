@@ -35,13 +35,9 @@ class MLP(nn.Module):
         self.linears = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
         self.layers = nn.ModuleList(self.linears)
         *hidden, last = self.linears
-        for layer in self.linears:
-            nn.init.zeros_(layer.bias)
         for layer in hidden:
-            if init == "orthogonal":
-                nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
-            else:
-                nn.init.xavier_uniform_(layer.weight, generator=generator)
+            start_hidden(layer, init, generator)
+        nn.init.zeros_(last.bias)
         if init == "orthogonal":
             nn.init.orthogonal_(last.weight, 1.0 if output_scale is None else output_scale, generator=generator)
         elif output_scale is None:
@@ -58,6 +54,18 @@ class MLP(nn.Module):
             x = functional.linear(x, layer.weight, layer.bias)
             x = torch.relu(x) if self.relu else _tanh(x)
         return functional.linear(x, last.weight, last.bias)
+
+
+def start_hidden(
+    layer: nn.Linear | nn.Conv2d, init: Literal["orthogonal", "glorot"], generator: torch.Generator
+) -> None:
+    """Weights and bias of a hidden layer, in place: see ``MLP``."""
+    if init == "orthogonal":
+        nn.init.orthogonal_(layer.weight, math.sqrt(2.0), generator=generator)
+    else:
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
 
 
 def _tanh(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 from pronghorn.config import RunConfig, nearest, override
-from pronghorn.presets import classic, generic, mujoco
+from pronghorn.presets import atari, classic, generic, mujoco
 from pronghorn.types import UserError
 
 _FAMILIES = {"classic": classic.ENVS, "mujoco": mujoco.ENVS}
@@ -15,7 +15,7 @@ _FAMILIES = {"classic": classic.ENVS, "mujoco": mujoco.ENVS}
 
 def presets() -> dict[str, dict[str, Any]]:
     """All presets: overrides of the defaults, by name. A name is ALGORITHM-TASK or ALGORITHM-FAMILY."""
-    return generic.presets() | classic.presets() | mujoco.presets()
+    return generic.presets() | classic.presets() | mujoco.presets() | atari.presets()
 
 
 def algorithms() -> list[str]:
@@ -38,8 +38,13 @@ def resolve(env: str, algorithm: str = "", preset: str = "") -> tuple[str, RunCo
     if not preset:
         task = re.sub(r"-v\d+$", "", env)
         family = next((name for name, envs in _FAMILIES.items() if task in envs), "generic")
-        special = f"{algorithm}-{task.lower()}"
-        preset = special if family != "generic" and special in known else f"{algorithm}-{family}"
+        if env.startswith(atari.PREFIX):
+            family = "atari"
+        special, general = f"{algorithm}-{task.lower()}", f"{algorithm}-{family}"
+        if family != "generic" and special in known:
+            preset = special
+        else:
+            preset = general if general in known else f"{algorithm}-generic"
     elif preset.partition("-")[0] != algorithm:
         raise UserError(f"preset {preset} belongs to {preset.partition('-')[0]}, not to --algorithm {algorithm}")
     base = RunConfig(env=env, algorithm=typing.cast(Any, algorithm), preset=preset)

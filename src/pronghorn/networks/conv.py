@@ -1,0 +1,98 @@
+"""Convolutional networks for images, and how their weights start."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pronghorn.networks.mlp import start_hidden
+from pronghorn.types import UserError
+
+
+class Layers(NamedTuple):
+    """``convolutions`` as (channels, kernel, stride), without padding; then a linear layer of ``units``."""
+
+    convolutions: tuple[tuple[int, int, int], ...]
+    units: int
+
+
+CNNS: dict[str, Layers] = {
+    "nature": Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    "shallow": Layers(((16, 8, 4), (32, 4, 2)), 256),
+}
+"""Those of Mnih et al. 2015 (DQN) and Espeholt et al. 2018 (IMPALA, the small one), without their last layers."""
+
+
+CPU_IMAGES = 256
+"""So many at a time on a CPU: with more, the system's time to find memory grows faster than the arithmetic."""
+
+
+class ConvNet(nn.Module):
+    """An image to a vector of features; ReLU after every layer, biases start at 0.
+
+    Args:
+        shape: (channels, height, width).
+        layers: a row of ``CNNS``.
+        init: as in ``MLP``, of hidden layers.
+        name: of the image, for errors.
+
+    Raises:
+        UserError: the image is smaller than the layers need.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        layers: Layers,
+        *,
+        init: Literal["orthogonal", "glorot"],
+        generator: torch.Generator,
+        name: str = "the image",
+    ) -> None:
+        super().__init__()
+        channels, *sides = shape
+        convolutions = []
+        for outputs, kernel, stride in layers.convolutions:
+            convolutions.append(nn.Conv2d(channels, outputs, kernel, stride))
+            channels, sides = outputs, [(side - kernel) // stride + 1 for side in sides]
+            if min(sides) < 1:
+                least = _least_side(layers)
+                raise UserError(
+                    f"{name} is {shape[1]}×{shape[2]} pixels, too small for its convolutions, which need "
+                    f"{least}×{least}; enlarge it, or flatten it to a vector, in a wrapper"
+                )
+        self.convolutions = nn.ModuleList(convolutions)
+        self._layers = convolutions
+        self.linear = nn.Linear(channels * math.prod(sides), layers.units)
+        self.size = layers.units
+        weighted: list[nn.Conv2d | nn.Linear] = [*convolutions, self.linear]
+        for layer in weighted:
+            start_hidden(layer, init, generator)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[..., channels, height, width] to [..., size] float32; uint8 is scaled to [0, 1], floats are taken as is."""
+        images = image.reshape(-1, *image.shape[-3:])
+        parts = torch.split(images, CPU_IMAGES) if images.device.type == "cpu" else (images,)
+        features = [self._features(part) for part in parts]
+        whole = features[0] if len(features) == 1 else torch.cat(features)
+        return whole.reshape(*image.shape[:-3], self.size)
+
+    def _features(self, images: Tensor) -> Tensor:
+        # With the channels innermost a CPU convolves up to twice as fast; uint8 is the cheaper to rearrange.
+        x = images.contiguous(memory_format=torch.channels_last).to(torch.float32)
+        if images.dtype == torch.uint8:
+            x = x.mul_(1 / 255)  # in place: it is our copy
+        for layer in self._layers:
+            x = torch.relu_(layer(x))
+        x = x.permute(0, 2, 3, 1).flatten(1)  # as it lies in memory
+        return torch.relu_(self.linear(x))
+
+
+def _least_side(layers: Layers) -> int:
+    side = 1
+    for _, kernel, stride in reversed(layers.convolutions):
+        side = (side - 1) * stride + kernel
+    return side

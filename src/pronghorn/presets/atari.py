@@ -1,0 +1,36 @@
+"""Atari games, seen as images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFIX = "ALE/"
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """Overrides of the defaults, by name of the preset."""
+    return {
+        # The values of OpenAI's baselines. Rewards are clipped for learning alone: returns are the raw score.
+        "ppo-atari": {
+            "steps": 10_000_000,
+            "num_envs": 8,
+            "layers": (),
+            "activation": "relu",
+            "normalise_observations": False,
+            "unroll_length": 128,
+            "epochs": 4,
+            "minibatches": 4,
+            "discount": 0.99,
+            "gae_lambda": 0.95,
+            "recompute_advantages": False,
+            "clip_ratio": 0.1,
+            "value_cost": 0.5,
+            "entropy_cost": 0.01,
+            "reward_scaling": "none",
+            "reward_clip": 1.0,
+            "learning_rate": 2.5e-4,
+            "schedule": "linear",
+            "epsilon": 1e-5,
+            "max_gradient_norm": 0.5,
+        },
+    }

@@ -1,0 +1,104 @@
+"""What leaves are taken for, and images among other leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pronghorn.config import NetworkConfig
+from pronghorn.networks.encoders import Encoder, image_layout, sees_images
+from pronghorn.ops.running import batch_moments
+from pronghorn.types import ACTION_MASK, Leaf, UserError
+
+
+def box(shape, dtype=np.uint8):
+    return Leaf("box", shape, np.dtype(dtype), np.zeros(shape), np.full(shape, 255.0))
+
+
+MASK = Leaf("multi_binary", (4,), np.dtype(np.int8), categories=(2,) * 4)
+ROOM = Leaf("discrete", (), np.dtype(np.int64), categories=(3,))
+
+
+def make(observation, **options):
+    config = NetworkConfig(**{"image_encoder": "shallow", **options})
+    return Encoder(observation, config, torch.Generator().manual_seed(0))
+
+
+def pixels(*shape):
+    return torch.from_numpy(np.random.default_rng(1).integers(0, 256, shape, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((4, 84, 84), ((4, 84, 84), "first")),
+        ((1, 30, 20), ((1, 30, 20), "first")),
+        ((210, 160, 3), ((3, 210, 160), "last")),
+        ((20, 30, 12), ((12, 20, 30), "last")),
+        ((30, 20), ((1, 30, 20), "none")),
+    ],
+)
+def test_the_layout_of_an_image(shape, layout):
+    found = image_layout(box(shape), "o")
+    assert found == layout
+    image = pixels(2, 5, *shape)
+    channels_first = found.channels_first(image)
+    assert channels_first.shape == (2, 5, *found.shape) and channels_first.data_ptr() == image.data_ptr()
+    at = {"first": (0, 3, 4), "last": (3, 4, 0), "none": (3, 4)}[found.channels]
+    assert channels_first[1, 2, 0, 3, 4] == image[(1, 2, *at)]
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 32), (4, 84, 4), (4, 4, 84), (84, 64, 80), (2, 4, 84, 84)])
+def test_an_unclear_layout_is_named(shape):
+    with pytest.raises(UserError, match=r"^observation/eyes/left \(box .* uint8 .* shape it \[channels, height"):
+        make({"eyes": {"left": box(shape)}})
+
+
+def test_layouts_of_one_picture_have_the_same_features():
+    image = pixels(2, 20, 24)
+    first, last = make(box((2, 20, 24))), make(box((20, 24, 2)))
+    torch.testing.assert_close(first(image), last(image.permute(1, 2, 0)))
+    flat, one = make(box((20, 24))), make(box((1, 20, 24)))
+    torch.testing.assert_close(flat(image[0]), one(image[:1]))
+
+
+def test_what_is_an_image():
+    assert sees_images({"x": box((3,)), "camera": box((20, 20))})
+    assert not sees_images({"x": box((3,)), "heat": box((20, 20), np.float32), ACTION_MASK: box((2, 2))})
+    plain = make({"x": box((3,)), "heat": box((20, 20), np.float32)})
+    assert plain.size == plain.vector_size == 403 and not list(plain.parameters())
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_images_come_after_numbers_and_discrete_values_and_are_never_normalised(leading):
+    encoder = make({ACTION_MASK: MASK, "camera": box((3, 20, 20)), "room": ROOM, "speed": box((2,), np.float32)})
+    assert (encoder.vector_size, encoder.size) == (2, 2 + 3 + 256) and len(encoder.images) == 1
+    observation = {
+        ACTION_MASK: torch.ones(*leading, 4, dtype=torch.int8),
+        "camera": pixels(*leading, 3, 20, 20),
+        "room": torch.full(leading, 1),
+        "speed": torch.tensor([3.0, -5.0]).expand(*leading, 2),
+    }
+    before = encoder(observation)
+    assert before.shape == (*leading, 261)
+    assert torch.equal(before[..., :5], torch.tensor([3.0, -5.0, 0.0, 1.0, 0.0]).expand(*leading, 5))
+    torch.testing.assert_close(before[..., 5:], encoder.images[0](observation["camera"]))
+    seen = torch.tensor([[1.0, -5.0], [3.0, -7.0]])
+    encoder.normaliser.update(batch_moments(seen, torch.ones(2, dtype=torch.bool)))
+    after = encoder(observation)
+    torch.testing.assert_close(after[..., :2], torch.ones(*leading, 2))
+    assert torch.equal(after[..., 2:], before[..., 2:])
+
+
+def test_images_alone_have_no_statistics():
+    encoder = make({"one": box((3, 20, 20)), "other": box((24, 24))})
+    assert encoder.normaliser is None and (encoder.vector_size, encoder.size) == (0, 512)
+    assert not torch.equal(encoder.images[0].linear.weight[0, 0], encoder.images[1].linear.weight[0, 0])
+    assert not list(encoder.buffers())
+
+
+def test_the_network_is_an_option():
+    assert make(box((1, 36, 36)), image_encoder="nature").size == 512
+    with pytest.raises(UserError, match=r"^observation is 35×36 pixels"):
+        make(box((1, 35, 36)), image_encoder="nature")
