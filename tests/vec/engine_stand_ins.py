@@ -56,7 +56,7 @@ def as_rows(step):
 class CountingVector(gymnasium.vector.VectorEnv):
     """Counting envs in one of the three autoreset modes. ``nested``: observations are a Dict with a Tuple in it.
 
-    ``final``: whether SAME_STEP tells final observations. ``fault``: what is wrong with env 1's third observation.
+    ``final``: whether SAME_STEP tells final observations. ``fault``: what is wrong with env 1's second step.
     """
 
     def __init__(self, num_envs, mode="NextStep", nested=False, final=True, fault=None, declares=True):
@@ -92,6 +92,8 @@ class CountingVector(gymnasium.vector.VectorEnv):
                 continue
             answer = self._envs[env].step(action)
             self._newest[env], reward[env], terminated[env], truncated[env] = answer[:4]
+        if self._steps == 2 and self._fault == "reward":
+            reward[1] = np.inf
         self._ended = terminated | truncated
         if self.mode == "SameStep":
             if self._final:

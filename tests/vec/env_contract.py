@@ -13,14 +13,14 @@ def check_env_contract(make_vec, rounds=120, num_envs=3, fair=True):
 
     Not ``fair``: some envs may hardly get their turn, as nobody waits for them; most must end an episode.
     """
-    rows, again, others = (_play(make_vec, num_envs, seed, rounds, fair) for seed in (3, 3, 4))
+    rows, again, others = (play(make_vec, num_envs, seed, rounds, fair) for seed in (3, 3, 4))
     for env in range(num_envs):
         length = min(len(rows[env]), len(again[env]))
         assert rows[env][:length] == again[env][:length], f"env {env}: same seed, other rows"
     assert rows != others, "another seed, same rows"
 
 
-def _play(make_vec, num_envs, run_seed, rounds, fair):
+def play(make_vec, num_envs, run_seed, rounds, fair):
     """Each env's rows as digests. Every env gets the same actions in every run."""
     vec = make_vec(num_envs, run_seed)
     try:

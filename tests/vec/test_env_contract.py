@@ -1,9 +1,12 @@
 """Real simulators, each in every layout that has it."""
 
+import functools
 import importlib.util
 
+import gymnasium
 import pytest
-from vec.env_contract import check_env_contract
+from gymnasium.vector import AutoresetMode
+from vec.env_contract import check_env_contract, play
 
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.seeding import Domain
@@ -41,6 +44,25 @@ def test_mujoco(env, rounds):
 def test_cart_poles_own_vector_env():
     check_env_contract(native("CartPole-v1"))
     check_env_contract(native("CartPole-v1", groups=2), 240)
+
+
+def gymnasium_vector(num_envs, kind, mode):
+    vectors = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
+    makers = [functools.partial(gymnasium.make, "CartPole-v1")] * num_envs
+    return vectors[kind](makers, autoreset_mode=AutoresetMode(mode))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_gymnasiums_vectors_answer_alike_in_every_mode(kind):
+    def rows(mode):
+        return play(native(f"{__name__}:gymnasium_vector", kind=kind, mode=mode), 3, 7, 150, fair=True)
+
+    expected = rows("NextStep")
+    for mode in ("SameStep", "Disabled"):
+        found = rows(mode)
+        for env in range(3):
+            length = min(len(expected[env]), len(found[env]))
+            assert length > 80 and found[env][:length] == expected[env][:length]
 
 
 def test_atari_one_by_one():

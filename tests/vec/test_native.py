@@ -100,6 +100,12 @@ def test_what_is_not_an_observation_is_refused(fault, message):
         check(vec, [0] * 2, 20)
 
 
+def test_a_reward_that_is_no_number_is_refused():
+    vec = counting(2, mode="Disabled", fault="reward")
+    with contextlib.closing(vec), pytest.raises(EnvError, match="env 21 in step: reward is inf"):
+        check(vec, [0] * 2, 20)
+
+
 def test_the_first_ready_answer():
     with contextlib.closing(native(FirstReadyEngine, 7, ready=3)) as vec:
         orders = []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
 from pronghorn import seeding
 from pronghorn.envs.gymnasium import construct, own_target
+from pronghorn.processes.launch import available_cores
 from pronghorn.types import EnvSpec, UserError
 from pronghorn.vec.ale import AleEngine
 from pronghorn.vec.envpool import PREFIX, EnvPoolEngine
@@ -60,7 +60,7 @@ def make_native(
         raise UserError(f"{env} has no native engine; use --layout serial or pool")
     if name == "gymnasium vector" and ready not in (None, num_envs):
         raise UserError(f"{env} answers with all its envs at once: it cannot hand over the first {ready} ready")
-    make = _factory(name, env, env_args, threads or len(os.sched_getaffinity(0)))
+    make = _factory(name, env, env_args, threads or len(available_cores()))
     return NativeVec(make, num_envs, run_seed, domain, groups, ready, first_index, watch)
 
 
