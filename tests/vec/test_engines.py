@@ -232,12 +232,21 @@ def test_missing_engines_are_named(monkeypatch):
 
 
 @pytest.mark.parametrize("ready", [None, 2])
-def test_ale_begins_anew_with_actions_in_flight(ready):
-    made = vec("ALE/Pong-v5", 4, ready=ready, max_frames=40)
-    for episode in (0, 70):
+@pytest.mark.parametrize("engine", ATARI_ENGINES)
+def test_everything_begins_anew_with_actions_in_flight(engine, ready):
+    made = vec(f"{engine}/Pong-v5", 4, ready=ready, max_frames=40)
+    starts = []
+    for episode in (0, 70, 0):
         made.reset(np.full(4, episode))
-        for _ in range(20):
+        begun = {}
+        for _ in range(30):
             step = made.recv()
-            assert (step.episode >= episode).all()
+            for row, env in enumerate(step.envs.tolist()):
+                if env not in begun:
+                    assert step.first[row] and step.episode[row] == episode
+                    begun[env] = step.observation[row].tobytes()
             made.send(np.zeros(len(step.envs), np.int64), step.envs)
+        starts.append(begun)
     made.close()
+    shared = starts[0].keys() & starts[2].keys()
+    assert len(shared) >= 3 and all(starts[0][env] == starts[2][env] for env in shared)

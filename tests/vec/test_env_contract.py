@@ -79,6 +79,7 @@ def test_atari_by_its_own_vector_env(options, num_envs):
 
 
 @needs_envpool
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("options", [{}, {"groups": 2}, {"ready": 2}], ids=["lock-step", "groups", "first ready"])
 @pytest.mark.parametrize(
     ("task", "rounds", "env_args"),
@@ -86,7 +87,7 @@ def test_atari_by_its_own_vector_env(options, num_envs):
         ("Breakout-v5", 100, {**ATARI, "life_loss": False}),
         ("HalfCheetah-v4", 100, {"max_episode_steps": 25}),
         ("Hopper-v4", 150, {"max_episode_steps": 12}),
-        pytest.param("Pendulum-v1", 700, {}, marks=pytest.mark.filterwarnings("ignore:.*precision lowered")),
+        ("Pendulum-v1", 700, {}),
     ],
 )
 def test_envpool(task, rounds, env_args, options):

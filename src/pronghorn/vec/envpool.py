@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import warnings
 from collections import deque
 from typing import Any
 
@@ -78,7 +79,7 @@ class EnvPoolEngine:
         """See ``Engine``."""
         if self._in_lock_step and self._flying:
             # Rows of two requests would be written over each other.
-            self._queue.append((actions, envs))
+            self._queue.append((actions, envs.copy()))
         else:
             self._pool.send(actions, envs)
             self._flying += len(envs)
@@ -142,6 +143,8 @@ def _library(env: str, task: str) -> Any:
         library = importlib.import_module("envpool")
     except ImportError as error:
         raise UserError(f"{env} needs {error.name or 'envpool'}: pip install 'pronghorn[envpool]'") from error
+    # About the bounds of spaces that EnvPool makes, which a user cannot change.
+    warnings.filterwarnings("ignore", message=".*precision lowered by casting")
     if task not in library.list_all_envs():
         raise UserError(
             f"EnvPool has no task {task!r}; {nearest(task, library.list_all_envs(), 'HalfCheetah-v4 is one')}"
