@@ -47,11 +47,13 @@ ABOVE_THE_LINE = {
     "vec.serial": 3,
     "vec.pool": 3,
     "vec.worker": 3,
-    "vec.ale": 3,
-    "vec.envpool": 3,
-    "vec.gymnasium_vector": 3,
     "vec.layout": 3,
     "vec.rows": 3,
+    "vec.native": 3,
+    "vec.ale": 3.5,  # engines use the adapters of envs
+    "vec.envpool": 3.5,
+    "vec.gymnasium_vector": 3.5,
+    "vec.engines": 3.5,
 }
 BELOW_THE_LINE = {
     "ops.scan": 1,
@@ -101,6 +103,7 @@ SIMULATORS = {
     "gymnasium",
     "ale_py",
     "envpool",
+    "cv2",
     "vizdoom",
     "dm_control",
     "deepmind_lab",

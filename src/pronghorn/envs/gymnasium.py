@@ -17,12 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
-
-EXTRAS = {"ALE": ("ale_py", "pip install 'pronghorn[atari]'")}
-"""Namespaces of ids that another package registers: its module, and how to get it."""
 
 WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required|takes no arguments).*")
 
@@ -40,7 +38,9 @@ def make(env: str, env_args: dict[str, Any]) -> Env:
     Raises:
         UserError: there is no such env, it is not an env, or it does not take ``env_args``.
     """
-    simulator = _make_own(env, env_args) if ":" in env else _make_registered(env, env_args)
+    if env.startswith("ALE/"):
+        return AtariEnv(env, env_args)
+    simulator = construct(env, own_target(env), env_args) if ":" in env else _make_registered(env, env_args)
     if isinstance(getattr(simulator, "spec", None), EnvSpec):
         return simulator  # type: ignore[no-any-return]
     return GymnasiumEnv(env, simulator)
@@ -122,19 +122,12 @@ def _start(start: Any) -> Any:
 def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
     import gymnasium
 
-    namespace = env.partition("/")[0] if "/" in env else ""
-    if namespace in EXTRAS:
-        module, remedy = EXTRAS[namespace]
-        try:
-            gymnasium.register_envs(importlib.import_module(module))
-        except ImportError as error:
-            raise UserError(f"{env} needs {error.name or module}: {remedy}") from error
     known = gymnasium.registry.get(env)
     if known is not None and "mujoco" in str(known.entry_point):
         _hear_mujoco()
     try:
         # The checker's work is done by EpisodeEnv, at a fraction of its cost.
-        return _construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
+        return construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{env} cannot be made: {_line(error)}") from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
@@ -152,7 +145,12 @@ def _hear_mujoco() -> None:
         warnings.filterwarnings("ignore", message="compiler attribute .* is deprecated")
 
 
-def _make_own(env: str, env_args: dict[str, Any]) -> Any:
+def own_target(env: str) -> Callable[..., Any]:
+    """What ``package.module:Name`` or ``./file.py:Name`` names: a class or a function that makes envs.
+
+    Raises:
+        UserError: it cannot be imported, is not there, or cannot be called.
+    """
     place, _, name = env.rpartition(":")
     module = _import_file(env, Path(place)) if place.endswith(".py") else _import_module(env, place)
     target = getattr(module, name, None)
@@ -161,14 +159,15 @@ def _make_own(env: str, env_args: dict[str, Any]) -> Any:
             import gymnasium
 
             if name in gymnasium.registry:  # gymnasium's own notation: importing the module registers the id
-                return _make_registered(name, env_args)
+                return lambda **env_args: _make_registered(name, env_args)
         raise UserError(f"{place} has no {name!r}{_nearest(name, vars(module))}")
     if not callable(target):
         raise UserError(f"{env} is not a class or function but {type(target).__name__}")
-    return _construct(env, target, env_args)
+    return target  # type: ignore[no-any-return]
 
 
-def _construct(env: str, target: Callable[..., Any], env_args: dict[str, Any]) -> Any:
+def construct(env: str, target: Callable[..., Any], env_args: dict[str, Any]) -> Any:
+    """``target(**env_args)``. Raises UserError where it does not take these arguments."""
     try:
         return target(**env_args)
     except TypeError as error:

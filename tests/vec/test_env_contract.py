@@ -1,0 +1,94 @@
+"""Real simulators, each in every layout that has it."""
+
+import functools
+import importlib.util
+
+import gymnasium
+import pytest
+from gymnasium.vector import AutoresetMode
+from vec.env_contract import check_env_contract, play
+
+from pronghorn.envs.gymnasium import env_factory
+from pronghorn.seeding import Domain
+from pronghorn.vec.engines import make_native
+from pronghorn.vec.layout import make_vec
+
+ATARI = {"max_frames": 120}
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
+
+def serial(env, **env_args):
+    return lambda num_envs, seed: make_vec(
+        [env_factory(env, env_args)] * num_envs, "serial", 1, seed, Domain.TRAINING_ENV
+    )
+
+
+def native(env, ready=None, groups=1, **env_args):
+    return lambda num_envs, seed: make_native(
+        env, env_args, num_envs, seed, Domain.TRAINING_ENV, ready=ready, groups=groups, threads=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "rounds"), [("CartPole-v1", 120), ("Pendulum-v1", 450), ("MountainCar-v0", 420), ("Acrobot-v1", 1050)]
+)
+def test_classic_control(env, rounds):
+    check_env_contract(serial(env), rounds)
+
+
+@pytest.mark.parametrize(("env", "rounds"), [("HalfCheetah-v5", 1010), ("Hopper-v5", 200), ("Walker2d-v5", 200)])
+def test_mujoco(env, rounds):
+    check_env_contract(serial(env), rounds, num_envs=2)
+
+
+def test_cart_poles_own_vector_env():
+    check_env_contract(native("CartPole-v1"))
+    check_env_contract(native("CartPole-v1", groups=2), 240)
+
+
+def gymnasium_vector(num_envs, kind, mode):
+    vectors = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
+    makers = [functools.partial(gymnasium.make, "CartPole-v1")] * num_envs
+    return vectors[kind](makers, autoreset_mode=AutoresetMode(mode))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_gymnasiums_vectors_answer_alike_in_every_mode(kind):
+    def rows(mode):
+        return play(native(f"{__name__}:gymnasium_vector", kind=kind, mode=mode), 3, 7, 150, fair=True)
+
+    expected = rows("NextStep")
+    for mode in ("SameStep", "Disabled"):
+        found = rows(mode)
+        for env in range(3):
+            length = min(len(expected[env]), len(found[env]))
+            assert length > 80 and found[env][:length] == expected[env][:length]
+
+
+def test_atari_one_by_one():
+    check_env_contract(serial("ALE/Breakout-v5", **ATARI), 40, num_envs=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_envs"),
+    [({}, 3), ({"groups": 2}, 3), ({"ready": 3}, 6)],
+    ids=["lock-step", "groups", "first ready"],
+)
+def test_atari_by_its_own_vector_env(options, num_envs):
+    check_env_contract(native("ALE/Pong-v5", **options, **ATARI, sticky=0.25), 100, num_envs, "ready" not in options)
+
+
+@needs_envpool
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"ready": 2}], ids=["lock-step", "groups", "first ready"])
+@pytest.mark.parametrize(
+    ("task", "rounds", "env_args"),
+    [
+        ("Breakout-v5", 100, {**ATARI, "life_loss": False}),
+        ("HalfCheetah-v4", 100, {"max_episode_steps": 25}),
+        ("Hopper-v4", 150, {"max_episode_steps": 12}),
+        ("Pendulum-v1", 700, {}),
+    ],
+)
+def test_envpool(task, rounds, env_args, options):
+    check_env_contract(native(f"envpool/{task}", **options, **env_args), rounds, fair="ready" not in options)
