@@ -26,8 +26,8 @@ example: pronghorn train CartPole-v1 --seed 1 && pronghorn eval runs/CartPole-v1
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; returns the exit code.
 
-    A mistake of the user's is one line on stderr and code 2, Ctrl-C where nothing is to be saved a quiet 130; any
-    other exception leaves with its traceback.
+    A mistake of the user's is one line on stderr and code 2, Ctrl-C where nothing is to be saved a quiet 130; an env
+    that failed for good is code 1 with the traceback it left; any other exception leaves with its own.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -45,12 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault(name, value)  # what the user has set stays
     from pronghorn import cli
     from pronghorn.types import UserError
+    from pronghorn.vec.base import EnvError
 
     try:
         return cli.run(arguments[0], arguments[1:])
     except UserError as error:
         print(f"pronghorn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except EnvError as error:
+        print(f"pronghorn: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

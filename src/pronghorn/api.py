@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
+import sys
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from pronghorn.learning import compiler
 from pronghorn.networks.encoders import sees_images
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
+from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.sync import SyncRunner
 from pronghorn.seeding import Domain, generator
 from pronghorn.telemetry.events import EventLog
@@ -32,6 +35,8 @@ from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, t
 from pronghorn.transport.local import LocalWeights
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Metrics, UserError
+from pronghorn.vec.base import EnvError
+from pronghorn.vec.engines import native_rule
 from pronghorn.vec.layout import choose
 
 COMPILING_PAYS_FROM = 20_000
@@ -139,8 +144,7 @@ class Policy:
     def __init__(self, run: Path, sample: bool = False) -> None:
         self.config = load_config(run)
         loaded = checkpoint.load_latest(run)
-        with closing(env_factory(self.config.env, self.config.env_args)()) as env:
-            self.spec = env.spec
+        self.spec = build.env_spec(self.config)
         _check_spec(loaded, self.spec)
         self._inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
         self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
@@ -184,6 +188,9 @@ class _Session:
         self._stack = ExitStack()
         self._resumed = resumed
         self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
+        self._incidents: list[Incident] = []
+        self._restarts = 0
+        self._events: EventLog | None = None
         self.panel = Panel(run.name, config.steps, quiet=quiet)
         self.spec: EnvSpec
         self.runner: SyncRunner
@@ -192,9 +199,13 @@ class _Session:
         with self._stack as opening:
             torch.set_num_threads(1)
             config, timers, weights = self._config, PhaseTimers(), LocalWeights()
-            envs = opening.enter_context(closing(build.vec(config, Domain.TRAINING_ENV)))
+            supervisor = Supervisor(config.vec.env_errors, config.vec.env_restarts, self._incident)
+            watchdog = opening.enter_context(Watchdog(vars(build.timeouts(config)), self._hung))
+            envs = build.vec(config, Domain.TRAINING_ENV, None, supervisor, watchdog)
+            opening.callback(envs.close)
             few = min(config.evaluation_episodes, config.vec.num_envs)
-            evaluation_envs = opening.enter_context(closing(build.vec(config, Domain.EVALUATION_ENV, few)))
+            evaluation_envs = build.vec(config, Domain.EVALUATION_ENV, few, supervisor, watchdog)
+            opening.callback(evaluation_envs.close)
             self.spec = envs.spec
             learner = build.learner(config, self.spec)
             actor = build.actor(config, envs, timers)
@@ -223,6 +234,10 @@ class _Session:
             ]
             self._events = opening.enter_context(closing(EventLog(self.run / "events.jsonl", self._seconds)))
             opening.enter_context(self.panel)
+            opening.callback(evaluation_envs.close)  # here already, while it can be told what goes wrong in it
+            opening.callback(envs.close)
+            for incident in self._incidents:  # while the envs were made
+                self._tell(incident)
             self._stack = opening.pop_all()
         return self
 
@@ -231,12 +246,15 @@ class _Session:
 
     def record(self, record: Metrics, longest_running: int) -> None:
         """To every writer and the panel."""
+        if self._restarts:
+            record = {**record, "restarts": self._restarts}
         for writer in self._writers:
             writer.write(record)
         self.panel.update(record, longest_running)
 
     def event(self, event: str, step: int, **details: Any) -> None:
         """To the event log; a warning to the panel too."""
+        assert self._events is not None
         self._events.write(event, step, **details)
         if event == "warning":
             self.panel.message(f"warning: {details['message']}")
@@ -253,7 +271,11 @@ class _Session:
 
     def finish(self, stop: StopRequest) -> Result:
         """Trains to the end and says how it went."""
-        self.runner.run(stop)
+        try:
+            self.runner.run(stop)
+        except EnvError as error:
+            self._salvage(str(error))
+            raise
         step = self.runner.counters.step
         self.event("stop", step, exit_code=stop.exit_code)
         if stop():
@@ -268,6 +290,40 @@ class _Session:
                 )
         return Result(self.run, stop.exit_code, summary)
 
+    def _incident(self, incident: Incident) -> None:
+        """Something in the envs has failed, and was replaced or closed. Before the log is open, it is kept for it."""
+        if self._events is None:
+            self._incidents.append(incident)
+        else:
+            self._tell(incident)
+
+    def _tell(self, incident: Incident) -> None:
+        details = {key: value for key, value in asdict(incident).items() if value not in ("", (), -1)}
+        step = self.runner.counters.step
+        if incident.lost:
+            self._restarts += 1
+            self.event("restart", step, **details)
+            self.panel.message(f"started again: {incident.cause}")
+        else:
+            self.event("warning", step, message=incident.cause, **details)
+
+    def _hung(self, env: int, phase: str, seconds: float) -> None:
+        """The watchdog's end of the run: whoever waits for the env, which is this process, never comes back."""
+        who = "the environments' engine" if self._config.vec.layout == "native" else f"env {env}"
+        text = f"{who} gave no answer for {seconds:g} s in {phase}; --env-timeout sets how long it may take"
+        with suppress(Exception):  # nothing may keep the process from ending
+            if self._events is not None:
+                self._salvage(text)
+        print(f"pronghorn: {text}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _salvage(self, message: str) -> None:
+        """Saves what was learnt in a run that cannot go on."""
+        self.runner.abandon()
+        self.event("warning", self.runner.counters.step, message=message)
+        self.event("stop", self.runner.counters.step, exit_code=1)
+        self.panel.message(f"saved; continue with `pronghorn resume {self.run}`")
+
     def _save(self, step: int, tensors: dict[str, Any], state: dict[str, Any]) -> None:
         contents = {"run": state, "spec": self.spec.describe()}
         checkpoint.save(self.run, step, tensors, contents, self._config.keep_checkpoints)
@@ -276,18 +332,25 @@ class _Session:
 def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     reasons = []
-    vec = config.vec
-    factory = env_factory(config.env, config.env_args)
-    with closing(factory()) as env:  # before anything else starts: can an agent be made for it?
-        build.agent(config, env.spec)
-        images = sees_images(env.spec.observation)
     cores = len(available_cores())
+    vec = config.vec
+    if vec.layout == "auto" and (engine := native_rule(config.env)):
+        reasons.append(f"native: {engine} steps these environments")
+        vec = dataclasses.replace(vec, layout="native")
+    config = dataclasses.replace(config, vec=vec)
+    spec = build.env_spec(config)
+    build.agent(config, spec)  # before anything else starts: can one be made?
+    images = sees_images(spec.observation)
     if vec.layout == "auto":
-        layout, workers, reason = choose(factory, vec.num_envs, min(cores, vec.workers or cores))
+        factory = env_factory(config.env, config.env_args)
+        most = min(cores, vec.workers or cores)
+        layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups)
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:
-        vec = dataclasses.replace(vec, workers=min(cores, vec.num_envs) if vec.layout == "pool" else 1)
+        workers = {"serial": 1, "pool": min(cores, vec.num_envs), "native": cores}[vec.layout]
+        vec = dataclasses.replace(vec, workers=workers)
+    reasons += build.env_options(config)
     compiled = config.compile
     obstacle = compiler.obstacle()
     if compiled is None:

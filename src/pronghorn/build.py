@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -14,17 +15,21 @@ from pronghorn.acting.inference import Inference
 from pronghorn.algorithms.base import Algorithm
 from pronghorn.algorithms.ppo import PPO
 from pronghorn.config import RunConfig
+from pronghorn.envs.ale import AtariOptions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.networks.agent import Agent
+from pronghorn.processes.supervise import Supervisor, Watchdog
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
 from pronghorn.types import EnvSpec, Trajectory, column_slots
 from pronghorn.vec.base import BatchedEnv, Timeouts
+from pronghorn.vec.engines import make_native, native_spec
 from pronghorn.vec.layout import make_vec
+from pronghorn.vec.native import unwatched
 
 
 def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
@@ -38,19 +43,57 @@ EVALUATION_UNROLL = 64
 """Rows of evaluation's columns: short, so that little is played beyond the last episode."""
 
 
-def vec(config: RunConfig, domain: Domain, num_envs: int | None = None) -> BatchedEnv:
-    """The envs of ``domain``: those of the config, or ``num_envs`` of them in one group."""
-    factory = env_factory(config.env, config.env_args)
+def vec(
+    config: RunConfig,
+    domain: Domain,
+    num_envs: int | None = None,
+    supervisor: Supervisor | None = None,
+    watchdog: Watchdog | None = None,
+) -> BatchedEnv:
+    """The envs of ``domain``: those of the config, or ``num_envs`` of them in one group.
+
+    ``supervisor`` decides whether what fails is started again, ``watchdog`` looks after envs that run in this process.
+    """
     count = num_envs or config.vec.num_envs
+    groups, ready = (config.vec.groups, config.vec.ready_envs) if num_envs is None else (1, None)
+    if config.vec.layout == "native":
+        watch = unwatched if watchdog is None else watchdog.watch
+        threads = config.vec.workers
+        return make_native(
+            config.env, config.env_args, count, config.seed, domain, groups, ready, watch=watch, threads=threads
+        )
     return make_vec(
-        [factory] * count,
+        [env_factory(config.env, config.env_args)] * count,
         layout="pool" if config.vec.layout == "pool" else "serial",
         workers=min(config.vec.workers or 1, count),
         run_seed=config.seed,
         domain=domain,
-        groups=config.vec.groups if num_envs is None else 1,
-        timeouts=Timeouts(**(asdict(Timeouts()) | config.timeouts)),
+        groups=groups,
+        timeouts=timeouts(config),
+        supervisor=supervisor,
+        notes=None if watchdog is None else watchdog.note,
+        ready=ready,
     )
+
+
+def timeouts(config: RunConfig) -> Timeouts:
+    """Of the phases of an env."""
+    return Timeouts(**(asdict(Timeouts()) | config.timeouts))
+
+
+def env_spec(config: RunConfig) -> EnvSpec:
+    """Of the config's env, of which one is made for it and closed again."""
+    if config.vec.layout == "native":
+        return native_spec(config.env, config.env_args)
+    with closing(env_factory(config.env, config.env_args)()) as env:
+        return env.spec
+
+
+def env_options(config: RunConfig) -> list[str]:
+    """What a user should know about how the env is played, a line each."""
+    if config.env.startswith("ALE/"):
+        return [AtariOptions.of(config.env_args).describe()]
+    return []
 
 
 def agent(config: RunConfig, spec: EnvSpec) -> Agent:

@@ -28,12 +28,19 @@ class VecConfig:
     """parallel environments"""
     groups: int = 1
     """parts the envs are stepped in: one is inferred while the others step"""
-    layout: Literal["auto", "serial", "pool"] = "auto"
-    """where envs run: in this process, in worker processes, or chosen by their measured step time"""
+    ready_envs: int | None = None
+    """learn from whichever envs are ready first, this many at a time (none: groups in turn, which is reproducible)"""
+    layout: Literal["auto", "serial", "pool", "native"] = "auto"
+    """where envs run: in this process, in worker processes, in an engine of their own, or chosen: such an engine where
+    a rule names one, else by the measured step time"""
     workers: int | None = None
-    """env worker processes of the pool (chosen: the number of cores)"""
+    """env worker processes of the pool, threads of an engine (chosen: the number of cores)"""
     env_timeout: float | None = None
-    """seconds an env may take in any phase (none: construct and reset 60, step 30)"""
+    """seconds an env may take in any phase (none: construct and reset 60, step 30, or 60 in an engine)"""
+    env_restarts: int = 10
+    """failed envs and workers that are started again within an hour before the run gives up"""
+    env_errors: Literal["restart", "fail"] = "restart"
+    """what happens where an env fails: it is started again, or the run ends"""
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ class RunConfig:
     def timeouts(self) -> dict[str, float]:
         """Overrides for the time-outs of env phases."""
         if self.vec.env_timeout is None:
-            return {}
+            return {"step": 60.0} if self.vec.layout == "native" else {}
         return dict.fromkeys(("construct", "reset", "step"), self.vec.env_timeout)
 
 
@@ -181,6 +188,7 @@ def validate(config: RunConfig) -> None:
         "keep_checkpoints": config.keep_checkpoints,
         "num_envs": vec.num_envs,
         "groups": vec.groups,
+        "ready_envs": vec.ready_envs,
         "workers": vec.workers,
         "env_timeout": vec.env_timeout,
         "layers": min(network.layers, default=1),
@@ -204,6 +212,7 @@ def validate(config: RunConfig) -> None:
             raise UserError(f"{_flag(name)} must be positive, not {value}")
     not_negative = {
         "seed": config.seed,
+        "env_restarts": vec.env_restarts,
         "kl_cutoff_coefficient": loss.kl_cutoff_coefficient,
         "value_cost": loss.value_cost,
         "entropy_cost": loss.entropy_cost,
@@ -216,6 +225,11 @@ def validate(config: RunConfig) -> None:
             raise UserError(f"{_flag(name)} must be between 0 and 1, not {value}")
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if vec.ready_envs is not None:
+        if vec.groups > 1:
+            raise UserError(f"--ready-envs takes envs as they come, --groups {vec.groups} in turn; use one of them")
+        if vec.ready_envs > vec.num_envs:
+            raise UserError(f"--ready-envs {vec.ready_envs} is more than --num-envs {vec.num_envs}; use fewer")
     if loss.clip_ratio is None and loss.kl_penalty is None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
     rows = config.columns_per_update * loss.unroll_length

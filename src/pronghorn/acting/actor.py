@@ -72,6 +72,7 @@ class Actor:
         self._history = ActionLog(self._last_action, HISTORY_BYTES)
         self._idle: deque[IntArray] = deque()
         self._in_flight = 0
+        self._abandoned = False
 
     @property
     def longest_running(self) -> int:
@@ -261,6 +262,13 @@ class Actor:
             self._idle.append(step.envs)
             received += len(step.envs)
 
+    def abandon(self) -> None:
+        """Lets go of the envs, whatever is in flight: columns in use are dropped, and a restored actor begins anew."""
+        self._release_columns()
+        self._idle.clear()
+        self._in_flight = 0
+        self._abandoned = True
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays, numbers): the carry, columns in use, and each env's actions since its reset.
 
@@ -271,7 +279,8 @@ class Actor:
         arrays |= {f"carry/{name}": array for name, array in self._carried().items()}
         arrays |= {f"history/{name}": array for name, array in self._history.state().items()}
         idle = [envs.tolist() for envs in self._idle]
-        return arrays, {"memory": memory_numbers, "dropped": self.dropped, "idle": idle}
+        numbers = {"memory": memory_numbers, "dropped": self.dropped, "idle": idle, "abandoned": self._abandoned}
+        return arrays, numbers
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> bool:
         """Brings every env and column back to where ``state`` was taken, by replaying the actions since the resets.
@@ -285,7 +294,7 @@ class Actor:
         self.dropped = int(numbers["dropped"])
         self._history.restore(tree.below(arrays, "history"))
         histories = self._history.actions()
-        reached = self._replay(histories)
+        reached = not numbers["abandoned"] and self._replay(histories)
         self._load_carry(carry)
         if reached:
             self._history.fill(histories)

@@ -150,6 +150,11 @@ class SyncRunner:
         self._saved_at = time.perf_counter()
         self._report.event("checkpoint", counters.step)
 
+    def abandon(self) -> None:
+        """Saves what was learnt where the envs cannot go on: what they were at is dropped, and they begin anew."""
+        self.actor.abandon()
+        self.checkpoint()
+
     def restore(self, tensors: dict[str, Any], state: dict[str, Any]) -> bool:
         """Continues from a checkpoint. Returns whether the envs stand where they stood."""
         self.counters = Counters(**state["counters"])

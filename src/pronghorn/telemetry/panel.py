@@ -130,6 +130,8 @@ def line(record: dict[str, Any], total: int, longest_running: int) -> str:
     parts.append(_training(record, longest_running))
     if "eval/return" in record:
         parts.append(f"eval {_evaluation(record)}")
+    if record.get("restarts"):
+        parts.append(f"{_count(record['restarts'])} restarts")
     parts += [f"{word} {_number(record[key])}" for key, word in _LEARNING if key in record]
     text = parts[0]
     for part in parts[1:]:
@@ -173,6 +175,8 @@ def rows(
     yield "losses", [f"{name} {_number(value)}" for name, value in _below("loss/", record)]
     yield "policy lag", [f"{name} {_number(value)}" for name, value in _below("lag/", record)]
     yield "time", [f"{name} {value:.0%}" for name, value in _below("time/", record)]
+    if record.get("restarts"):
+        yield "restarts", [f"{_count(record['restarts'])} of failed environments or their workers"]
     if record.get("steps/dropped"):
         yield "dropped", [f"{_count(record['steps/dropped'])} steps"]
 

@@ -11,6 +11,7 @@ from pronghorn.envs.ale import AtariOptions, require_game
 from pronghorn.tree import Tree
 from pronghorn.types import IntArray
 from pronghorn.vec.native import ActionRows, Answer
+from pronghorn.vec.rows import as_index
 
 
 class AleEngine:
@@ -61,7 +62,7 @@ class AleEngine:
         self._used = self._flying = False
         self._over = np.ones(num_envs, np.bool_)
         self._lives = np.zeros(num_envs, np.int64)
-        self._age = np.zeros(num_envs, np.int64)
+        self._black = np.zeros(num_envs, np.int64)  # frames of each stack from before its game
 
     def reset(self, seeds: IntArray) -> None:
         """See ``Engine``. Loads every game anew (about 200 ms each, divided by the threads)."""
@@ -95,12 +96,13 @@ class AleEngine:
             observation, reward, terminated, truncated, info = self._games.recv()
             self._flying = False
         envs = self._order = info["env_id"].astype(np.int64)
-        first = self._over[envs]
-        over, lives = terminated | truncated, info["lives"]
+        index = as_index(envs)
+        first = self._over[index].copy()
+        over = terminated | truncated
         if self._options.life_loss:
-            terminated = terminated | ((lives < self._lives[envs]) & ~first)
-        self._over[envs] = over
-        self._lives[envs] = lives
+            terminated = terminated | ((info["lives"] < self._lives[index]) & ~first)
+            self._lives[index] = info["lives"]
+        self._over[index] = over
         self._repeat_first_frames(observation, envs, first)
         return Answer(envs, observation, reward, terminated, truncated, over, first)
 
@@ -110,7 +112,8 @@ class AleEngine:
 
     def _repeat_first_frames(self, observation: Any, envs: IntArray, first: Any) -> None:
         """Where a stack reaches back before the game's first frame, that frame stands instead of black ones."""
-        age = self._age[envs] = np.where(first, 0, self._age[envs] + 1)
-        for row in np.flatnonzero(age < self._options.stack - 1):
-            oldest = self._options.stack - 1 - age[row]
-            observation[row, :oldest] = observation[row, oldest]
+        self._black[envs[first]] = self._options.stack - 1
+        for row in np.flatnonzero(self._black[envs]):
+            black = self._black[envs[row]]
+            observation[row, :black] = observation[row, black]
+            self._black[envs[row]] -= 1

@@ -6,13 +6,15 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 import numpy as np
 
 from pronghorn import seeding, tree
-from pronghorn.envs.base import EnvFactory, to_env_actions, unbatch
+from pronghorn.envs.base import EnvFactory, action_converter, unbatch
 from pronghorn.envs.wrappers import EpisodeEnv
+from pronghorn.processes.supervise import Notes, Supervisor
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
 from pronghorn.vec.base import BatchedEnv, Timeouts
@@ -24,14 +26,20 @@ Layout = Literal["serial", "pool"]
 
 PROBE_SECONDS = 0.5
 PROBE_STEPS = 400
-REQUEST_SECONDS, WORKER_SECONDS = 150e-6, 25e-6
+REQUEST_SECONDS, WORKER_SECONDS = 100e-6, 25e-6
 """What a request to a pool costs on top of the stepping, in all and per worker (measured on two virtual cores)."""
 
+UNSURE = 3.0
+"""Where estimates are nearer to each other than this factor, both layouts are tried."""
 
-def choose(factory: EnvFactory, num_envs: int, cores: int) -> tuple[Layout, int, str]:
+TRIAL_SECONDS = 0.3
+
+
+def choose(factory: EnvFactory, num_envs: int, cores: int, groups: int = 1) -> tuple[Layout, int, str]:
     """(layout, number of workers, reason), the reason being one line with the numbers behind it.
 
-    Makes one env here and steps it with random actions for half a second at most.
+    Makes one env here and steps it with random actions for half a second at most. Where the time of a step does not
+    decide it, both layouts are made and stepped for a moment.
     """
     if cores == 1 or num_envs == 1:
         return "serial", 1, f"serial: {'one core' if cores == 1 else 'one environment'}"
@@ -39,10 +47,14 @@ def choose(factory: EnvFactory, num_envs: int, cores: int) -> tuple[Layout, int,
     workers = min(cores, num_envs)
     serial = num_envs * seconds
     pool = math.ceil(num_envs / workers) * seconds + REQUEST_SECONDS + workers * WORKER_SECONDS
+    basis = f"a step takes {seconds * 1e6:.0f} µs"
+    if 1 / UNSURE < serial / pool < UNSURE:
+        serial, pool = (round_seconds(factory, num_envs, layout, workers, groups) for layout in ("serial", "pool"))
+        basis = "measured"
     layout: Layout = "pool" if pool < serial else "serial"
     reason = (
-        f"{layout}: a step takes {seconds * 1e6:.0f} µs, so {num_envs} environments take {serial * 1e6:.0f} µs in this "
-        f"process, about {pool * 1e6:.0f} µs in {workers} workers"
+        f"{layout}: {basis}, {num_envs} environments take {serial * 1e6:.0f} µs in this process, "
+        f"{'' if basis == 'measured' else 'about '}{pool * 1e6:.0f} µs in {workers} workers"
     )
     return layout, workers if layout == "pool" else 1, reason
 
@@ -52,13 +64,15 @@ def step_seconds(factory: EnvFactory) -> float:
     env = EpisodeEnv(factory, 0, seeding.Domain.PROBE_ENV, 0)
     random = seeding.generator(0, seeding.Domain.PROBE_ENV)
     arrays = tree.map(lambda array: np.zeros(array.shape, array.dtype), rows_layout(env.spec, 1))
+    convert = action_converter(env.spec.action)
     durations: list[float] = []
     try:
         env.attach(arrays, 0)
         env.begin(0)
         deadline = time.perf_counter() + PROBE_SECONDS
         while not durations or (len(durations) < PROBE_STEPS and time.perf_counter() < deadline):
-            action = random_action(env.spec, tree.map(lambda array: array[0], arrays["observation"]), random)
+            sampled = random_actions(env.spec, arrays["observation"], 1, random)
+            action = unbatch(env.spec.action, convert(sampled))[0]
             start = time.perf_counter()
             env.step(action)
             durations.append(time.perf_counter() - start)
@@ -67,18 +81,41 @@ def step_seconds(factory: EnvFactory) -> float:
     return statistics.median(durations)
 
 
-def random_action(spec: EnvSpec, observation: Tree, random: np.random.Generator) -> Tree:
-    """A random action in the env's units, legal under the observation's mask if there is one."""
+def round_seconds(factory: EnvFactory, num_envs: int, layout: Layout, workers: int, groups: int) -> float:
+    """Seconds in which all envs of a layout take a step, with random actions."""
+    random = seeding.generator(0, seeding.Domain.PROBE_ENV)
+    with closing(
+        make_vec([factory] * num_envs, layout, workers, 0, seeding.Domain.PROBE_ENV, groups, first_index=1)
+    ) as vec:
+        vec.reset(np.zeros(num_envs, np.int64))
+        start = stop = time.perf_counter()
+        rounds = 0
+        while not rounds or stop - start < TRIAL_SECONDS:
+            steps = 0
+            while steps < num_envs:
+                step = vec.recv()
+                vec.send(random_actions(vec.spec, step.observation, len(step.envs), random), step.envs)
+                steps += len(step.envs)
+            rounds += 1
+            stop = time.perf_counter()
+            if stop - start < TRIAL_SECONDS / 3:  # still warming up
+                start, rounds = (start, rounds) if rounds < 5 else (stop, 0)
+    return (stop - start) / rounds
+
+
+def random_actions(spec: EnvSpec, observation: Tree, count: int, random: np.random.Generator) -> Tree:
+    """``count`` random actions as an agent would sample them, legal under the mask of ``observation`` [count, …], if
+    it has one."""
     mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
 
     def draw(leaf: Leaf) -> Any:
         if leaf.kind == "box":
-            return random.uniform(-1, 1, (1, *leaf.shape)).astype(np.float32)
-        if leaf.kind == "discrete" and mask is not None and mask.shape == leaf.categories and mask.any():
-            return random.choice(np.flatnonzero(mask), 1)
-        return random.integers(0, np.reshape(leaf.categories, (1, *leaf.shape)))
+            return random.uniform(-1, 1, (count, *leaf.shape)).astype(np.float32)
+        if leaf.kind == "discrete" and mask is not None and mask.shape == (count, *leaf.categories):
+            return (random.uniform(0.5, 1, mask.shape) * (mask != 0)).argmax(axis=1)
+        return random.integers(0, np.reshape(leaf.categories, leaf.shape), (count, *leaf.shape))
 
-    return unbatch(spec.action, to_env_actions(spec.action, tree.map(draw, spec.action)))[0]
+    return tree.map(draw, spec.action)
 
 
 def make_vec(
@@ -90,8 +127,11 @@ def make_vec(
     groups: int = 1,
     timeouts: Timeouts = Timeouts(),  # noqa: B008 (frozen)
     first_index: int = 0,
+    supervisor: Supervisor | None = None,
+    notes: Notes | None = None,
+    ready: int | None = None,
 ) -> BatchedEnv:
-    """The envs of ``factories`` in the given layout."""
+    """The envs of ``factories`` in the given layout; see there."""
     if layout == "serial":
-        return SerialVec(factories, run_seed, domain, groups, first_index)
-    return PoolVec(factories, run_seed, domain, groups, timeouts, first_index, workers)
+        return SerialVec(factories, run_seed, domain, groups, first_index, supervisor, notes, ready)
+    return PoolVec(factories, run_seed, domain, groups, timeouts, first_index, workers, supervisor, ready)

@@ -110,8 +110,11 @@ class NativeVec:
             raise
         self.spec = self._engines[0].spec
         self._convert = action_converter(self.spec.action)
-        self._action_leaves = [(name, leaf) for name, leaf in tree.named(self.spec.action).items()]
-        self._observation_leaves = [(name, leaf) for name, leaf in tree.named(self.spec.observation).items()]
+        self._action_leaves = list(tree.named(self.spec.action).items())
+        self._choices = [
+            None if leaf.kind == "box" else np.reshape(leaf.categories, leaf.shape) for _, leaf in self._action_leaves
+        ]
+        self._observation_leaves = list(tree.named(self.spec.observation).items())
         self._group_of = np.repeat(np.arange(groups), [len(group) for group in self._groups])
         self._turn = 0
         self._in_flight = np.zeros(num_envs, np.bool_)
@@ -146,8 +149,7 @@ class NativeVec:
             EnvError: an action is outside its space: no engine may see it.
         """
         check_landed(self._in_flight, as_index(envs), envs)
-        for (name, leaf), values in zip(self._action_leaves, tree.leaves(actions), strict=True):
-            self._check_action(name, leaf, values, envs)
+        self._check_actions(tree.leaves(actions), envs)
         converted = self._convert(actions)
         if len(self._engines) == 1:
             self._call("step", envs, self._engines[0].send, converted, envs)
@@ -173,11 +175,11 @@ class NativeVec:
         self._in_flight[index] = False
         self._episode[index] += answer.first & self._over[index]
         self._over[index] = answer.over
-        valid = ~answer.first
-        reward = np.where(valid, answer.reward, 0.0).astype(np.float64, copy=False)
-        if not np.isfinite(reward).all():
-            env = int(envs[~np.isfinite(reward)][0])
-            raise EnvError(f"env {self._first_index + env} in step: reward is {reward[envs == env][0]}")
+        reward = answer.reward.astype(np.float64)
+        reward[answer.first] = 0.0
+        if answer.reward.dtype.kind == "f" and not np.isfinite(reward).all():
+            row = int(np.flatnonzero(~np.isfinite(reward))[0])
+            raise EnvError(f"env {self._first_index + int(envs[row])} in step: reward is {reward[row]}")
         return Step(
             envs=envs,
             observation=self._checked(answer.observation, envs),
@@ -185,7 +187,7 @@ class NativeVec:
             reward=reward,
             terminated=answer.terminated,
             truncated=answer.truncated,
-            valid=valid,
+            valid=~answer.first,
             over=answer.over,
             episode=self._episode[index].copy(),
         )
@@ -215,18 +217,16 @@ class NativeVec:
             whose = f"env {first}" if first == last else f"envs {first} to {last}"
             raise EnvError(f"{whose}: {type(error).__name__} in {phase}: {error}") from error
 
-    def _check_action(self, name: str, leaf: Leaf, values: NDArray[Any], envs: IntArray) -> None:
-        if leaf.kind == "box":
-            legal = np.isfinite(values)
-        else:
-            legal = (values >= 0) & (values < np.reshape(leaf.categories, leaf.shape))
-        if not legal.all():
-            row = int(np.argwhere(~legal)[0][0])
-            wanted = "finite" if leaf.kind == "box" else f"below {list(leaf.categories)} and not negative"
-            raise EnvError(
-                f"env {self._first_index + int(envs[row])}: action{_quoted(name)} is {values[row].tolist()}, "
-                f"which is not {wanted}"
-            )
+    def _check_actions(self, actions: list[Any], envs: IntArray) -> None:
+        for (name, leaf), choices, values in zip(self._action_leaves, self._choices, actions, strict=True):
+            legal = np.isfinite(values) if choices is None else (values >= 0) & (values < choices)
+            if not legal.all():
+                row = int(np.argwhere(~legal)[0][0])
+                wanted = "finite" if choices is None else f"below {list(leaf.categories)} and not negative"
+                raise EnvError(
+                    f"env {self._first_index + int(envs[row])}: action{_quoted(name)} is {values[row].tolist()}, "
+                    f"which is not {wanted}"
+                )
 
     def _checked(self, observation: Tree, envs: IntArray) -> Tree:
         """In the dtypes of the spec; raises UserError for a wrong shape or a value that is not finite."""

@@ -104,9 +104,11 @@ class SerialVec:
         self._note.idle()
 
     def _permit(self, error: EnvError) -> None:
-        pause = self._supervisor.permit(_incident(error))
+        incident = _incident(error)
+        pause = self._supervisor.permit(incident)
         if pause is None:
-            raise EnvError(f"{error} {self._supervisor.verdict}", error.env, error.phase) from error.cause
+            trace = f"\n{incident.trace}" if incident.trace else ""
+            raise EnvError(f"{error} {self._supervisor.verdict}{trace}", error.env, error.phase) from error.cause
         self._note.idle()
         time.sleep(pause)
 
