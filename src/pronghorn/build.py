@@ -121,7 +121,7 @@ def actor(config: RunConfig, envs: BatchedEnv, timers: PhaseTimers) -> Actor:
     episodes = config.loss.episodes_per_update
     memory = RolloutMemory(
         _slots(acting, envs.spec, config.loss.unroll_length),
-        columns=envs.num_envs if episodes is None else 2 * envs.num_envs + episodes,
+        columns=_columns(envs, config.columns_per_update, in_step=episodes is None),
         batch_size=config.columns_per_update,
         sort_by_env=episodes is None,
     )
@@ -133,8 +133,9 @@ def evaluator(
 ) -> Evaluator:
     """Plays ``episodes`` with the policy's mode, or sampled, in ``envs``."""
     acting = agent(config, envs.spec)
+    count = envs.num_envs
     memory = RolloutMemory(
-        _slots(acting, envs.spec, EVALUATION_UNROLL), envs.num_envs, batch_size=envs.num_envs, sort_by_env=True
+        _slots(acting, envs.spec, EVALUATION_UNROLL), _columns(envs, count), batch_size=count, sort_by_env=True
     )
     inference = Inference(acting, "sample" if sample else "mode")
     return Evaluator(Actor(envs, memory, inference, config.seed, Domain.EVALUATION_NOISE), weights, episodes)
@@ -152,6 +153,11 @@ def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
     for env in range(columns):
         memory.finish(memory.begin(env), memory.rows)
     return memory.take()
+
+
+def _columns(envs: BatchedEnv, batch_size: int, in_step: bool = True) -> int:
+    """One for each env where all fill theirs ``in_step``; else so many that none ever has to wait for one."""
+    return envs.num_envs if in_step and envs.pausable else 2 * envs.num_envs + batch_size
 
 
 def _slots(acting: Agent, spec: EnvSpec, unroll_length: int) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class StandIn:
     ``crashes[env]`` are the calls (from 0) of an env that are answered by a restart: an invalid row without an end.
     """
 
+    pausable = True
+
     def __init__(self, num_envs, crashes=None, at_once=None, run_seed=3):
         self.num_envs, self.spec = num_envs, CountingEnv().spec
         self._crashes, self._at_once, self._run_seed = crashes or {}, at_once or num_envs, run_seed
@@ -273,7 +275,7 @@ def test_whole_episodes_of_envs_that_crash_are_dropped(at_once):
 def test_first_finished_do_not_favour_short_episodes():
     # As TwoLengthEnv, but with 1 or 30 steps and no simulator, so that 200 batches of 30 take seconds.
     class Quick:
-        num_envs, spec = 30, TwoLengthEnv().spec
+        num_envs, spec, pausable = 30, TwoLengthEnv().spec, True
 
         def reset(self, episodes, histories=None):
             self._random = np.random.default_rng(5)

@@ -128,7 +128,7 @@ class FirstReadyEngine:
 
     def __init__(self, num_envs, batch):
         inner = CountingVector(num_envs)
-        self.spec, self._batch = CountingEnv().spec, batch
+        self.spec, self._batch, self.pausable = CountingEnv().spec, batch, batch == num_envs
         self._envs = [inner._envs[env] for env in range(num_envs)]
         self._waiting = deque()
         self._over = np.zeros(num_envs, bool)

@@ -32,7 +32,8 @@ class Actor:
 
     Args:
         vec: the envs.
-        memory: where columns come from and go to.
+        memory: where columns come from and go to. Envs that cannot pause must never wait for one: that takes one for
+            each, a batch, and one for each again.
         inference: the agent that acts.
         run_seed, noise_domain: name the noise of the samples: one draw of [T, noise] per column, from the env's index
             and the number of its column, so no order of arrival changes it.
@@ -84,10 +85,10 @@ class Actor:
         self.vec.reset(np.zeros(self.vec.num_envs, np.int64))
         self._release_columns()
         self._columns_begun[:] = 0
-        self._receive_all()
+        self._await_firsts()
 
     def collect(self, stop: Callable[[], bool] = lambda: False) -> Trajectory | None:
-        """Acts until a batch is finished, then takes it. Nothing is in flight afterwards.
+        """Acts until a batch is finished, then takes it. Nothing is in flight afterwards, if the envs can pause.
 
         Returns None if ``stop`` came true first; a later call goes on from there, with the data of a run that was not
         stopped.
@@ -95,6 +96,8 @@ class Actor:
         stopped = False
         while not self.memory.ready():
             stopped = stopped or stop()
+            if stopped and not self.vec.pausable:
+                return None
             if not stopped:
                 self._act_where_possible()
             if not self._in_flight:
@@ -107,7 +110,7 @@ class Actor:
             newest = self._idle.pop()
             self._act_where_possible()
             self._idle.append(newest)
-        while self._in_flight:
+        while self._in_flight and self.vec.pausable:
             self._receive()
         return self.memory.take()
 
@@ -187,7 +190,7 @@ class Actor:
         self._length[index] += step.valid
         live = step
         if self._awaits_reset.any():
-            live = _select(step, self._column[index] >= 0)
+            live = _select(step, ~self._awaits_reset[index])
             index = as_index(live.envs)
         self._write(live, self._column[index], self._row[index])
         self._row[index] += 1
@@ -224,8 +227,7 @@ class Actor:
             self._return[envs[anew]] = 0.0
             self._length[envs[anew]] = 0
             self._history.clear(envs[step.first])
-        if self.whole_episodes:
-            self._awaits_reset[envs] = step.over
+        self._awaits_reset[envs] = step.over & self.whole_episodes
 
     def _close_columns(self, step: Step) -> None:
         closing = self._row[as_index(step.envs)] == self.memory.rows
@@ -252,15 +254,13 @@ class Actor:
         log_prob = self.inference.log_prob(arrays["behaviour"][column, :length], action)
         arrays["behaviour_log_prob"][column, :length] = log_prob
 
-    def _receive_all(self) -> None:
-        """First observations after a reset of every env."""
+    def _await_firsts(self) -> None:
+        """After a reset of every env. Envs that cannot pause answer when others have been sent to."""
         self._idle.clear()
-        self._in_flight, received = 0, 0
-        while received < self.vec.num_envs:
-            step = self.vec.recv()
-            self._carry(step)
-            self._idle.append(step.envs)
-            received += len(step.envs)
+        self._in_flight = self.vec.num_envs
+        self._awaits_reset[:] = True
+        while self._in_flight and self.vec.pausable:
+            self._receive()
 
     def abandon(self) -> None:
         """Lets go of the envs, whatever is in flight: columns in use are dropped, and a restored actor begins anew."""
@@ -272,7 +272,7 @@ class Actor:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays, numbers): the carry, columns in use, and each env's actions since its reset.
 
-        Nothing may be in flight.
+        Nothing may be in flight, unless the envs cannot pause, and so cannot be restored to where they are either.
         """
         memory_arrays, memory_numbers = self.memory.state()
         arrays = {f"memory/{name}": array for name, array in memory_arrays.items()}
@@ -304,7 +304,7 @@ class Actor:
             return True
         self._release_columns()
         self.vec.reset(self._episode + 1)
-        self._receive_all()
+        self._await_firsts()
         return False
 
     def _replay(self, histories: list[Tree]) -> bool:
@@ -314,7 +314,7 @@ class Actor:
         expected = tree.map(np.copy, self._observation)
         try:
             self.vec.reset(self._episode.copy(), histories)
-            self._receive_all()
+            self._await_firsts()
         except EnvError:
             return False
         pairs = zip(tree.leaves(expected), tree.leaves(self._observation), strict=True)

@@ -55,7 +55,7 @@ class AleEngine:
         self._make: Callable[[], Any] = make
         self._games: Any = make()
         self.spec = options.spec(env, int(self._games.single_action_space.n), seedable=False)
-        self._in_lock_step = batch == num_envs
+        self.pausable = batch == num_envs  # in lock-step
         self._rows = ActionRows(self.spec.action, num_envs, batch)
         self._order: IntArray = np.arange(num_envs)  # of the envs answered last, which are sent to next
         self._began: tuple[Any, dict[str, Any]] | None = None
@@ -66,7 +66,7 @@ class AleEngine:
 
     def reset(self, seeds: IntArray) -> None:
         """See ``Engine``. Loads every game anew (about 200 ms each, divided by the threads)."""
-        if self._used and not self._in_lock_step:
+        if self._used and not self.pausable:
             self._games = self._make()  # what is in flight cannot be waited for without answering it
         elif self._flying:
             self._games.recv()

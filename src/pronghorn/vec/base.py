@@ -45,6 +45,9 @@ class BatchedEnv(Protocol):
 
     spec: EnvSpec
     num_envs: int
+    pausable: bool
+    """Whether all that is in flight can be received without sending anything more. Otherwise some envs wait in flight
+    until others, too, have been sent to, and none may be left without an action."""
 
     def reset(self, episodes: IntArray, histories: Sequence[Tree] | None = None) -> None:
         """Begins episode ``episodes[i]`` in env i, for all envs; the observations come through ``recv``.

@@ -55,7 +55,7 @@ class EnvPoolEngine:
             self._arguments["max_episode_steps"] = limit + 1
         self.spec = _spec(env, made, limit if 0 < limit < NO_LIMIT else None, self._atari)
         self._idle = tree.map(lambda leaf: np.repeat(_some_action(leaf), num_envs, axis=0), self.spec.action)
-        self._in_lock_step = batch == num_envs
+        self.pausable = batch == num_envs  # in lock-step
         self._pool: Any = None
         self._queue: deque[tuple[Tree, IntArray]] = deque()
         self._flying = 0
@@ -77,7 +77,7 @@ class EnvPoolEngine:
 
     def send(self, actions: Tree, envs: IntArray) -> None:
         """See ``Engine``."""
-        if self._in_lock_step and self._flying:
+        if self.pausable and self._flying:
             # Rows of two requests would be written over each other.
             self._queue.append((actions, envs.copy()))
         else:
@@ -87,7 +87,7 @@ class EnvPoolEngine:
     @property
     def able(self) -> bool:
         """See ``Engine``."""
-        return self._flying > 0 if self._in_lock_step else self._flying >= self._batch
+        return self._flying > 0 if self.pausable else self._flying >= self._batch
 
     def recv(self) -> Answer:
         """See ``Engine``."""
@@ -95,13 +95,13 @@ class EnvPoolEngine:
         if late.any():
             beyond = answer.envs[late]
             self.send(tree.map(lambda array: array[beyond], self._idle), beyond)
-            if self._in_lock_step:
+            if self.pausable:
                 _replace(answer, late, self._receive()[0])
             elif late.all():
                 return self.recv()
             else:
                 answer = _rows(answer, ~late)
-        if self._in_lock_step and self._queue:
+        if self.pausable and self._queue:
             self.send(*self._queue.popleft())
         return answer
 

@@ -38,6 +38,7 @@ class VectorEngine:
             raise UserError(f"{name} was asked for {num_envs} envs and has {self._envs.num_envs}")
         mode = _autoreset_mode(name, self._envs)
         self._next_step, self._same_step = mode == AutoresetMode.NEXT_STEP, mode == AutoresetMode.SAME_STEP
+        self.pausable = self._next_step  # in the other modes an env that begins anew is a row behind the others
         self.spec = EnvSpec(
             name,
             leaf_of_space(self._envs.single_observation_space, f"observation space of {name}"),

@@ -88,19 +88,19 @@ def round_seconds(factory: EnvFactory, num_envs: int, layout: Layout, workers: i
         make_vec([factory] * num_envs, layout, workers, 0, seeding.Domain.PROBE_ENV, groups, first_index=1)
     ) as vec:
         vec.reset(np.zeros(num_envs, np.int64))
-        start = stop = time.perf_counter()
-        rounds = 0
-        while not rounds or stop - start < TRIAL_SECONDS:
+
+        def seconds_per_round(duration: float) -> float:
+            start = stop = time.perf_counter()
             steps = 0
-            while steps < num_envs:
+            while steps < num_envs or stop - start < duration:
                 step = vec.recv()
                 vec.send(random_actions(vec.spec, step.observation, len(step.envs), random), step.envs)
                 steps += len(step.envs)
-            rounds += 1
-            stop = time.perf_counter()
-            if stop - start < TRIAL_SECONDS / 3:  # still warming up
-                start, rounds = (start, rounds) if rounds < 5 else (stop, 0)
-    return (stop - start) / rounds
+                stop = time.perf_counter()
+            return (stop - start) * num_envs / steps
+
+        seconds_per_round(TRIAL_SECONDS / 3)  # to get warm
+        return seconds_per_round(TRIAL_SECONDS)
 
 
 def random_actions(spec: EnvSpec, observation: Tree, count: int, random: np.random.Generator) -> Tree:

@@ -37,6 +37,8 @@ class Engine(Protocol):
     flight; the action after ``over`` is ignored and answered by a ``first`` observation."""
 
     spec: EnvSpec
+    pausable: bool
+    """As of ``BatchedEnv``."""
 
     def reset(self, seeds: IntArray) -> None:
         """Begins new games in all envs, seeded as far as the library can; what is in flight is dropped."""
@@ -109,6 +111,7 @@ class NativeVec:
             self.close()
             raise
         self.spec = self._engines[0].spec
+        self.pausable = self._engines[0].pausable
         self._convert = action_converter(self.spec.action)
         self._action_leaves = list(tree.named(self.spec.action).items())
         self._choices = [

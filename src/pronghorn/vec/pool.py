@@ -64,6 +64,8 @@ class PoolVec:
         EnvError, UserError: an env could not be made; every method that waits raises EnvError where one fails.
     """
 
+    pausable = True
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],
@@ -222,7 +224,8 @@ class PoolVec:
             worker = self._workers[number]
             worker.sent += 1
             dues.append((number, worker.sent))
-            worker.request.notify()
+            if worker.specs is not None:  # else a replacement, which will be told once it is there
+                worker.request.notify()
         if self._ready is None:
             self._flying.append((envs, index, dues))
 

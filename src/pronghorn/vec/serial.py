@@ -31,6 +31,8 @@ class SerialVec:
         EnvError, UserError: an env could not be made; ``recv`` raises EnvError where one fails.
     """
 
+    pausable = True
+
     def __init__(
         self,
         factories: Sequence[EnvFactory],
