@@ -21,6 +21,7 @@ from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import sees_images
+from pronghorn.processes import preflight
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.runners.sync import SyncRunner
@@ -91,8 +92,12 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
         return Result(
             run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
         )
+    with closing(env_factory(config.env, config.env_args)()) as env:
+        _check_spec(loaded, env.spec)
+        warnings = _preflight(config, env.spec)[1:]
     with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
-        _check_spec(loaded, session.spec)
+        for warning in warnings:
+            session.panel.message(warning)
         if steps is not None:
             _write_config(run, config)
             session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
@@ -279,8 +284,9 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     vec = config.vec
     factory = env_factory(config.env, config.env_args)
     with closing(factory()) as env:  # before anything else starts: can an agent be made for it?
-        build.agent(config, env.spec)
-        images = sees_images(env.spec.observation)
+        spec = env.spec
+        build.agent(config, spec)
+        images = sees_images(spec.observation)
     cores = len(available_cores())
     if vec.layout == "auto":
         layout, workers, reason = choose(factory, vec.num_envs, min(cores, vec.workers or cores))
@@ -307,7 +313,14 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         rows = config.loss.unroll_length * config.columns_per_update // config.loss.minibatches
         threads = cores if images or rows >= THREADS_PAY_FROM else 1
         reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} {'images' if images else 'rows'}")
-    return dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), reasons
+    config = dataclasses.replace(config, vec=vec, compile=compiled, threads=threads)
+    return config, [*reasons, *_preflight(config, spec)]
+
+
+def _preflight(config: RunConfig, spec: EnvSpec) -> list[str]:
+    """What the run needs, in a line, and what speaks against it. Raises UserError where it does not fit."""
+    needs = build.needs(config, spec)
+    return [preflight.describe(needs), *preflight.check(needs, preflight.Machine.here())]
 
 
 def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:

@@ -14,9 +14,9 @@ import numpy as np
 
 from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.processes.launch import Child, launch
-from pronghorn.processes.shared import SharedArrays, anonymous
+from pronghorn.processes.shared import BLOCK_FDS, SharedArrays, anonymous, mapped
 from pronghorn.processes.supervise import CONSTRUCT, Incident, Notes, Patience, Supervisor, read_note
-from pronghorn.processes.wake import Waiter, Wake
+from pronghorn.processes.wake import WAKE_FDS, Waiter, Wake
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, Step, UserError
@@ -345,6 +345,13 @@ class PoolVec:
             return f"env {env}: its worker"
         own = ", ".join(str(self._first_index + row) for row in self._workers[index].owned.tolist())
         return f"envs {own}: their worker"
+
+
+def footprint(spec: EnvSpec, num_envs: int, workers: int) -> tuple[int, int]:
+    """(bytes of shared memory, descriptors in this process) of a pool, without making one."""
+    blocks = rows.rows_layout(spec, num_envs), status_layout(num_envs, workers)
+    control, wakes = 1, 2
+    return sum(map(mapped, blocks)), len(blocks) * BLOCK_FDS + workers * (control + wakes * WAKE_FDS)
 
 
 def _incident(message: Failed) -> Incident:
