@@ -190,6 +190,22 @@ def test_what_cannot_fit_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert time.monotonic() - begun < 30
 
 
+def test_too_few_descriptors_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pronghorn", "train", "CartPole-v1", "--layout", "pool", "--workers", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)),
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("pronghorn: the run needs 54 file descriptors (32 of them to spare), but ")
+    assert list(tmp_path.iterdir()) == []
+
+
 SCANT = preflight.Machine(memory=10**6, descriptors=1000, descriptor_limit=1024, cores=2)
 
 
