@@ -23,6 +23,7 @@ from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import sees_images
+from pronghorn.processes import preflight
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
@@ -96,8 +97,12 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
         return Result(
             run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
         )
+    spec = build.env_spec(config)
+    _check_spec(loaded, spec)
+    warnings = _preflight(config, spec)[1:]
     with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
-        _check_spec(loaded, session.spec)
+        for warning in warnings:
+            session.panel.message(warning)
         if steps is not None:
             _write_config(run, config)
             session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
@@ -370,7 +375,14 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         rows = config.loss.unroll_length * config.columns_per_update // config.loss.minibatches
         threads = cores if images or rows >= THREADS_PAY_FROM else 1
         reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} {'images' if images else 'rows'}")
-    return dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), reasons
+    config = dataclasses.replace(config, vec=vec, compile=compiled, threads=threads)
+    return config, [*reasons, *_preflight(config, spec)]
+
+
+def _preflight(config: RunConfig, spec: EnvSpec) -> list[str]:
+    """What the run needs, in a line, and what speaks against it. Raises UserError where it does not fit."""
+    needs = build.needs(config, spec)
+    return [preflight.describe(needs), *preflight.check(needs, preflight.Machine.here())]
 
 
 def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:

@@ -21,6 +21,7 @@ from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.networks.agent import Agent
+from pronghorn.processes.preflight import Needs
 from pronghorn.processes.supervise import Supervisor, Watchdog
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
@@ -30,6 +31,7 @@ from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.engines import make_native, native_spec
 from pronghorn.vec.layout import make_vec
 from pronghorn.vec.native import unwatched
+from pronghorn.vec.pool import footprint
 
 
 def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
@@ -41,6 +43,15 @@ ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {"ppo": _ppo, "
 
 EVALUATION_UNROLL = 64
 """Rows of evaluation's columns: short, so that little is played beyond the last episode."""
+
+OWN_BYTES, COMPILER_BYTES = 50_000_000, 200_000_000
+"""That this process grows by once it has torch and an env loaded, and if it compiles: estimates, from measurements."""
+
+COPIES_OF_WEIGHTS = 8
+"""The learner's, their gradients and two moments; the actor's, the evaluator's, those published, a checkpoint's."""
+
+OWN_FILES = 2
+"""``metrics.jsonl`` and ``events.jsonl``; TensorBoard opens its file only to write."""
 
 
 def vec(
@@ -158,6 +169,34 @@ def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
 def _columns(envs: BatchedEnv, batch_size: int, in_step: bool = True) -> int:
     """One for each env where all fill theirs ``in_step``; else so many that none ever has to wait for one."""
     return envs.num_envs if in_step and envs.pausable else 2 * envs.num_envs + batch_size
+
+
+def needs(config: RunConfig, spec: EnvSpec) -> Needs:
+    """What a run takes, once it is decided where its envs run."""
+    acting = agent(config, spec)
+    column, short = (
+        sum(slot.nbytes for slot in tree.leaves(_slots(acting, spec, rows)))
+        for rows in (config.loss.unroll_length, EVALUATION_UNROLL)
+    )
+    num_envs, episodes = config.vec.num_envs, config.loss.episodes_per_update or 0
+    evaluated = min(config.evaluation_episodes, num_envs)
+    batches = 1 + bool(config.compile)  # what is learnt from, and the example that the compiler sees
+    growing = num_envs * column * (2 if episodes else 1 + batches)
+    counts = (num_envs, evaluated) if config.vec.layout == "pool" else ()
+    workers = [min(config.vec.workers or 1, count) for count in counts]
+    pools = [footprint(spec, count, number) for count, number in zip(counts, workers, strict=True)]
+    return Needs(
+        num_envs=num_envs,
+        rollouts=growing + episodes * (1 + batches) * column + 2 * evaluated * short,
+        own=OWN_BYTES
+        + bool(config.compile) * COMPILER_BYTES
+        + COPIES_OF_WEIGHTS * sum(weight.nbytes for weight in acting.parameters()),
+        growing=growing + (pools[0][0] if pools else 0),
+        shared=sum(pool[0] for pool in pools),
+        workers=workers[0] if workers else 0,
+        processes=sum(workers),
+        descriptors=OWN_FILES + sum(pool[1] for pool in pools),
+    )
 
 
 def _slots(acting: Agent, spec: EnvSpec, unroll_length: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ NumPy only: env workers import this module.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -152,6 +153,11 @@ class Slot:
     rows: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in one column."""
+        return max(self.rows, 1) * math.prod(self.shape) * self.dtype.itemsize
 
 
 def action_dtype(leaf: Leaf) -> np.dtype[Any]:

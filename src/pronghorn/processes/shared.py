@@ -17,6 +17,9 @@ from pronghorn.tree import Tree
 
 ALIGNMENT = 64
 
+BLOCK_FDS = 2
+"""Descriptors of a block in a process: its own, and the copy that its mapping keeps."""
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -34,6 +37,11 @@ class ArraySpec:
 def nbytes(layout: Tree) -> int:
     """Bytes of a block for a tree of ``ArraySpec``, padding included: to be checked before it is allocated."""
     return sum(_padded(spec) for spec in tree.leaves(layout))
+
+
+def mapped(layout: Tree) -> int:
+    """Bytes such a block really takes: whole pages."""
+    return -(-max(nbytes(layout), 1) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def anonymous() -> int:

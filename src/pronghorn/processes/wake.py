@@ -10,6 +10,9 @@ from collections.abc import Iterable
 
 PULSE = (1).to_bytes(8, sys.byteorder) if hasattr(os, "eventfd") else b"\0"
 
+WAKE_FDS = 1 if hasattr(os, "eventfd") else 2
+"""Descriptors of a ``Wake`` in a process."""
+
 
 class Wake:
     """One direction, one reader. ``fds`` (to read, to write) are inherited by a child, which passes them here."""

@@ -32,6 +32,9 @@ REQUEST_SECONDS, WORKER_SECONDS = 100e-6, 25e-6
 UNSURE = 3.0
 """Where estimates are nearer to each other than this factor, both layouts are tried."""
 
+MOST_TRIED = 512
+"""With more envs than this estimates have to do: it has not been checked yet whether so many fit into memory."""
+
 TRIAL_SECONDS = 0.3
 
 
@@ -48,7 +51,7 @@ def choose(factory: EnvFactory, num_envs: int, cores: int, groups: int = 1) -> t
     serial = num_envs * seconds
     pool = math.ceil(num_envs / workers) * seconds + REQUEST_SECONDS + workers * WORKER_SECONDS
     basis = f"a step takes {seconds * 1e6:.0f} µs"
-    if 1 / UNSURE < serial / pool < UNSURE:
+    if 1 / UNSURE < serial / pool < UNSURE and num_envs <= MOST_TRIED:
         serial, pool = (round_seconds(factory, num_envs, layout, workers, groups) for layout in ("serial", "pool"))
         basis = "measured"
     layout: Layout = "pool" if pool < serial else "serial"

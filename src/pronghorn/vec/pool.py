@@ -14,9 +14,9 @@ import numpy as np
 
 from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.processes.launch import Child, launch
-from pronghorn.processes.shared import SharedArrays, anonymous
+from pronghorn.processes.shared import BLOCK_FDS, SharedArrays, anonymous, mapped
 from pronghorn.processes.supervise import CONSTRUCT, Incident, Notes, Patience, Supervisor, read_note
-from pronghorn.processes.wake import Waiter, Wake
+from pronghorn.processes.wake import WAKE_FDS, Waiter, Wake
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, Step, UserError
@@ -114,8 +114,8 @@ class PoolVec:
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
             self._rows["episode"][:] = -1
-            for worker in self._workers:
-                self._tell(worker, {})
+            for index in range(count):
+                self._tell(index, {})
         except BaseException:
             self.close()
             raise
@@ -128,8 +128,9 @@ class PoolVec:
         self._rows["episode"][:] = episodes - 1  # for a worker that dies before it hears of it
         begins = rows.begins(episodes, histories)
         for index, worker in enumerate(self._workers):
-            self._tell(worker, {row: begins[row] for row in worker.owned.tolist()})
-            self._status.arrays["told"][index] += 1
+            # A replacement that is not there yet begins these episodes anyway, though without a history.
+            if worker.specs is not None and self._tell(index, {row: begins[row] for row in worker.owned.tolist()}):
+                self._status.arrays["told"][index] += 1
         for group in self._groups:
             self._request(group.copy(), rows.as_index(group))
 
@@ -243,11 +244,14 @@ class PoolVec:
         """The envs that are in flight and have answered."""
         return np.flatnonzero(self._in_flight & (self._done == self._ticket))
 
-    def _tell(self, worker: _Worker, message: Any) -> None:
+    def _tell(self, index: int, message: Any) -> bool:
+        """Whether the worker could be told; if not, it is replaced."""
         try:
-            worker.child.send(message)
+            self._workers[index].child.send(message)
         except OSError:
-            self._hear(self._workers.index(worker))
+            self._hear(index)
+            return False
+        return True
 
     def _await_answer(self, number: int, due: int) -> None:
         self._wait(lambda: self._workers[number].answered >= due, number)
@@ -290,7 +294,7 @@ class PoolVec:
             if self._block is not None:  # a replacement
                 rows.check_equal([self.spec, *message.specs], self._first_index)
                 begun = self._rows["episode"]
-                self._tell(worker, {row: (int(begun[row]) + 1, None) for row in worker.owned.tolist()})
+                self._tell(index, {row: (int(begun[row]) + 1, None) for row in worker.owned.tolist()})
                 for _ in range(worker.sent - worker.answered):
                     worker.request.notify()
         elif message.mistake:
@@ -298,7 +302,7 @@ class PoolVec:
         elif not message.phase:  # our own fault
             raise RuntimeError(f"worker {index}: {message.text}\n{message.trace}")
         else:
-            self._tell(worker, self._permit(_incident(message)))
+            self._tell(index, self._permit(_incident(message)))
 
     def _replace(self, index: int, fate: str) -> None:
         """Starts a new worker in the place of one that has died."""
@@ -348,6 +352,13 @@ class PoolVec:
             return f"env {env}: its worker"
         own = ", ".join(str(self._first_index + row) for row in self._workers[index].owned.tolist())
         return f"envs {own}: their worker"
+
+
+def footprint(spec: EnvSpec, num_envs: int, workers: int) -> tuple[int, int]:
+    """(bytes of shared memory, descriptors in this process) of a pool, without making one."""
+    blocks = rows.rows_layout(spec, num_envs), status_layout(num_envs, workers)
+    control, wakes = 1, 2
+    return sum(map(mapped, blocks)), len(blocks) * BLOCK_FDS + workers * (control + wakes * WAKE_FDS)
 
 
 def _incident(message: Failed) -> Incident:
