@@ -170,7 +170,7 @@ def test_conformer():
     for wrong, message in [
         ({"a": np.array([3, 256]), "b": ([0.5],)}, "observation 'a' is int64, its space says uint8"),
         ({"a": np.array([3.5, 2]), "b": ([0.5],)}, "observation 'a' is float64"),
-        ({"a": np.array([3, 2])}, "not nested"),
+        ({"a": np.array([3, 2])}, "observation has no 'b', its space has"),
         ({"a": np.array([3, 2]), "b": ()}, "not nested"),
     ]:
         with pytest.raises(ValueError, match=message):

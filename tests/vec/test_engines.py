@@ -81,6 +81,9 @@ def test_which_envs_have_an_engine():
     assert not has_native("Pendulum-v1") and not has_native("NoSuchEnv-v0")
     with pytest.raises(UserError, match="Pendulum-v1 has no native engine; use --layout serial or pool"):
         vec("Pendulum-v1")
+    for env in (f"{here}:counting_envs", "envpool/Pendulum-v1"):
+        with pytest.raises(UserError, match="steps many environments at once; use --layout native"):
+            make(env, {})
 
 
 def test_a_users_vector_env_gets_its_arguments():

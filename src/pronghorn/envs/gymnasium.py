@@ -8,6 +8,7 @@ import functools
 import heapq
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import warnings
@@ -40,10 +41,23 @@ def make(env: str, env_args: dict[str, Any]) -> Env:
     """
     if env.startswith("ALE/"):
         return AtariEnv(env, env_args)
-    simulator = construct(env, own_target(env), env_args) if ":" in env else _make_registered(env, env_args)
+    target = own_target(env) if ":" in env else None
+    if env.startswith("envpool/") or makes_vectors(target):
+        raise UserError(f"{env} steps many environments at once; use --layout native")
+    simulator = construct(env, target, env_args) if target is not None else _make_registered(env, env_args)
     if isinstance(getattr(simulator, "spec", None), EnvSpec):
         return simulator  # type: ignore[no-any-return]
     return GymnasiumEnv(env, simulator)
+
+
+def makes_vectors(target: Callable[..., Any] | None) -> bool:
+    """Whether a user's class or function makes a ``gymnasium.vector.VectorEnv``: a subclass of it, or a function with a
+    parameter ``num_envs``."""
+    if inspect.isclass(target):
+        from gymnasium.vector import VectorEnv
+
+        return issubclass(target, VectorEnv)
+    return inspect.isroutine(target) and "num_envs" in inspect.signature(target).parameters
 
 
 class GymnasiumEnv:

@@ -73,7 +73,7 @@ class EpisodeEnv:
         try:
             answer = self._env.reset(seed=seeding.episode_seed(*self._stream, episode))
             if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-                raise ContractError("reset must return (observation, info), info being a dict")
+                raise ContractError("reset must return (observation, info); before Gym 0.26 it was the observation alone")
             self._write(answer[0])
         except (Exception, SystemExit) as error:
             raise self.fault(RESET, error) from error
@@ -189,8 +189,10 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     def conform(observation: Tree) -> Tree:
         try:
             nested = tree.conform(spec, observation)
-        except (KeyError, TypeError, IndexError) as error:
-            raise ContractError(f"observation is not nested as its space says: {error!r}") from error
+        except KeyError as error:
+            raise ContractError(f"observation has no {error.args[0]!r}, its space has") from error
+        except (TypeError, IndexError) as error:
+            raise ContractError(f"observation is not nested as its space says: {error}") from error
         return tree.map(cast, names, spec, nested)
 
     if isinstance(spec, Leaf):

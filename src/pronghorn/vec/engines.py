@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 from pronghorn import seeding
-from pronghorn.envs.gymnasium import construct, own_target
+from pronghorn.envs.gymnasium import construct, makes_vectors, own_target
 from pronghorn.processes.launch import available_cores
 from pronghorn.types import EnvSpec, UserError
 from pronghorn.vec.ale import AleEngine
@@ -28,7 +26,7 @@ def native_rule(env: str) -> str | None:
         return "ale-py"
     if env.startswith(PREFIX):
         return "EnvPool"
-    if ":" in env and _makes_vectors(own_target(env)):
+    if ":" in env and makes_vectors(own_target(env)):
         return "gymnasium vector"
     return None
 
@@ -87,14 +85,6 @@ def _make_registered(env: str, **arguments: Any) -> Any:
     import gymnasium
 
     return gymnasium.make_vec(env, vectorization_mode="vector_entry_point", **arguments)
-
-
-def _makes_vectors(target: Callable[..., Any]) -> bool:
-    if inspect.isclass(target):
-        from gymnasium.vector import VectorEnv
-
-        return issubclass(target, VectorEnv)
-    return inspect.isroutine(target) and "num_envs" in inspect.signature(target).parameters
 
 
 def _has_vector_entry_point(env: str) -> bool:
