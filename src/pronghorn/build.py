@@ -132,7 +132,7 @@ def actor(config: RunConfig, envs: BatchedEnv, timers: PhaseTimers) -> Actor:
     episodes = config.loss.episodes_per_update
     memory = RolloutMemory(
         _slots(acting, envs.spec, config.loss.unroll_length),
-        columns=_columns(envs, config.columns_per_update, in_step=episodes is None),
+        columns=range(_columns(envs, config.columns_per_update, in_step=episodes is None)),
         batch_size=config.columns_per_update,
         sort_by_env=episodes is None,
     )
@@ -146,7 +146,7 @@ def evaluator(
     acting = agent(config, envs.spec)
     count = envs.num_envs
     memory = RolloutMemory(
-        _slots(acting, envs.spec, EVALUATION_UNROLL), _columns(envs, count), batch_size=count, sort_by_env=True
+        _slots(acting, envs.spec, EVALUATION_UNROLL), range(_columns(envs, count)), count, sort_by_env=True
     )
     inference = Inference(acting, "sample" if sample else "mode")
     return Evaluator(Actor(envs, memory, inference, config.seed, Domain.EVALUATION_NOISE), weights, episodes)
@@ -157,7 +157,7 @@ def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
     acting = agent(config, spec)
     columns = config.columns_per_update
     memory = RolloutMemory(
-        _slots(acting, spec, config.loss.unroll_length), columns, batch_size=columns, sort_by_env=False
+        _slots(acting, spec, config.loss.unroll_length), range(columns), columns, sort_by_env=False
     )
     for array in tree.leaves(memory.arrays):
         array[...] = np.zeros((), array.dtype)

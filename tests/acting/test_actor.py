@@ -75,7 +75,7 @@ def make_actor(vec, *, rows=7, columns=None, batch_size=None, whole=False, made=
     slots = column_slots(vec.spec, rows, agent.distribution.parameter_size, np.zeros((), np.int64))
     batch_size = batch_size or vec.num_envs
     columns = columns or (2 * vec.num_envs + batch_size if whole else vec.num_envs)
-    memory = RolloutMemory(slots, columns, batch_size, sort_by_env=not whole)
+    memory = RolloutMemory(slots, range(columns), batch_size, sort_by_env=not whole)
     actor = Actor(vec, memory, Inference(agent), 3, whole_episodes=whole)
     actor.start()
     return actor

@@ -31,7 +31,7 @@ ONCE = ("core_state", "last_action", "last_reward", "task")
 
 def make(columns, batch_size, sort_by_env=False, rows=ROWS):
     core = {"h": np.zeros(2, np.float32)}
-    return RolloutMemory(column_slots(SPEC, rows, 5, core), columns, batch_size, sort_by_env)
+    return RolloutMemory(column_slots(SPEC, rows, 5, core), range(columns), batch_size, sort_by_env)
 
 
 def code(array, row, stamp):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,28 +20,42 @@ from pronghorn.tree import Tree
 from pronghorn.types import IntArray, Slot, Trajectory
 
 
+@dataclass(frozen=True)
+class Storage:
+    """Columns: arrays [column, row, …] by field of the row, and how many rows of each are filled."""
+
+    arrays: dict[str, Tree]
+    lengths: IntArray
+
+
 class RolloutMemory:
-    """Both ends of the local transport of unrolls.
+    """Both ends of the local transport of unrolls, or an actor's end of shared columns.
 
     Args:
         slots: the row (``types.column_slots``).
-        columns: how many are allocated.
+        columns: the numbers of those that may be begun here.
         batch_size: finished columns that make a batch.
+        storage: where columns are kept (``allocate``, or the same in shared memory).
 
     Columns leave in the order in which they were finished; ``sort_by_env`` puts the columns of a batch in env order,
     which makes a batch independent of that order where it holds one column of every env.
     """
 
-    def __init__(self, slots: Mapping[str, Tree], columns: int, batch_size: int, sort_by_env: bool) -> None:
+    def __init__(
+        self,
+        slots: Mapping[str, Tree],
+        columns: Sequence[int],
+        batch_size: int,
+        sort_by_env: bool,
+        storage: Storage | None = None,
+    ) -> None:
         self._slots = slots
         self.rows = slots["reward"].rows
         self.batch_size = batch_size
-        self.arrays: dict[str, Tree] = {
-            name: tree.map(lambda slot: _allocate(slot, columns), part) for name, part in slots.items()
-        }
-        self.lengths: IntArray = np.zeros(columns, np.int64)
+        storage = storage or allocate(slots, len(columns))
+        self.arrays, self.lengths = storage.arrays, storage.lengths
         self._sort_by_env = sort_by_env
-        self._free = deque(range(columns))
+        self._free = deque(columns)
         self._finished: deque[int] = deque()
 
     @property
@@ -80,21 +95,41 @@ class RolloutMemory:
 
     def drop(self, column: int) -> None:
         """Gives back a column unused."""
-        self._free.append(column)
+        self.give_back([column])
 
     def ready(self) -> bool:
         """Whether a batch is finished."""
         return len(self._finished) >= self.batch_size
 
     def take(self) -> Trajectory:
-        """The first ``batch_size`` finished columns, time-major; their columns are free again.
+        """The first ``batch_size`` finished columns, time-major; their columns are free again."""
+        chosen = self.hand_over()
+        batch = self.gather(chosen)
+        self.give_back(chosen)
+        return batch
+
+    def hand_over(self) -> list[int]:
+        """The numbers of the columns that ``take`` would take, for whoever reads them."""
+        chosen = [self._finished.popleft() for _ in range(self.batch_size)]
+        if self._sort_by_env:
+            chosen.sort(key=lambda column: int(self.arrays["env"][column]))
+        return chosen
+
+    def give_back(self, columns: Iterable[int]) -> None:
+        """These have been read, and are free again."""
+        self._free.extend(columns)
+
+    @property
+    def free(self) -> int:
+        """How many columns could be begun."""
+        return len(self._free)
+
+    def gather(self, chosen: Sequence[int]) -> Trajectory:
+        """A batch of these columns, time-major.
 
         Rows beyond the longest column are left out, down to a quarter of the allocation, so that the number of
         different lengths (and of compilations) stays small.
         """
-        chosen = [self._finished.popleft() for _ in range(self.batch_size)]
-        if self._sort_by_env:
-            chosen.sort(key=lambda column: int(self.arrays["env"][column]))
         index = np.asarray(chosen)
         quarter = max(1, -(-self.rows // 4))
         longest = int(self.lengths[index].max())
@@ -110,7 +145,6 @@ class RolloutMemory:
         values = {}
         for field in dataclasses.fields(Trajectory):
             values[field.name] = tree.map(gathered, self._slots[field.name], self.arrays[field.name])
-        self._free.extend(chosen)
         return Trajectory(**values)
 
     def _blank(self, column: int, length: int) -> None:
@@ -138,7 +172,13 @@ class RolloutMemory:
         self._finished = deque(numbers["finished"])
 
 
-def _allocate(slot: Slot, columns: int) -> NDArray[Any]:
+def allocate(slots: Mapping[str, Tree], columns: int) -> Storage:
+    """Columns in memory of this process."""
+    arrays = {name: tree.map(lambda slot: _absurd(slot, columns), part) for name, part in slots.items()}
+    return Storage(arrays, np.zeros(columns, np.int64))
+
+
+def _absurd(slot: Slot, columns: int) -> NDArray[Any]:
     rows = (slot.rows,) if slot.rows else ()
     absurd: Any = np.nan if np.issubdtype(slot.dtype, np.floating) else 0
     if np.issubdtype(slot.dtype, np.integer):
