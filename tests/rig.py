@@ -14,7 +14,7 @@ import numpy as np
 
 from pronghorn import build
 from pronghorn.acting.actor import Actor
-from pronghorn.config import RunConfig, override, validate
+from pronghorn.config import LOSSES, PPOConfig, RunConfig, override, validate
 from pronghorn.envs.probes import CountingEnv, MaskedBanditEnv
 from pronghorn.learning.learner import Learner
 from pronghorn.processes.signals import StopRequest
@@ -25,7 +25,7 @@ from pronghorn.types import Leaf
 LENGTHS = (3, 5, 1, 7, 4)
 
 
-def config(env: str = "CountingEnv", **options: Any) -> RunConfig:
+def config(env: str = "CountingEnv", algorithm: Any = "ppo", **options: Any) -> RunConfig:
     """A tiny run on one of our probes (or any env, if its name has a colon)."""
     small = {
         "seed": 3,
@@ -37,10 +37,10 @@ def config(env: str = "CountingEnv", **options: Any) -> RunConfig:
         "num_envs": 5,
         "unroll_length": 7,
         "layers": (8,),
-        "epochs": 2,
-        "minibatches": 2,
+        **({"epochs": 2, "minibatches": 2} if LOSSES[algorithm] is PPOConfig else {}),
     }
-    base = RunConfig(env=env if ":" in env else f"pronghorn.envs.probes:{env}")
+    name = env if ":" in env else f"pronghorn.envs.probes:{env}"
+    base = RunConfig(env=name, algorithm=algorithm, loss=LOSSES[algorithm]())
     made = override(base, **{**small, **options})
     validate(made)
     return made

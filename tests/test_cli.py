@@ -16,7 +16,7 @@ import pytest
 import pronghorn
 from pronghorn import cli
 from pronghorn.__main__ import main
-from pronghorn.config import RunConfig, option_names, override, to_json
+from pronghorn.config import ImpalaConfig, RunConfig, option_names, override, to_json
 from pronghorn.presets.resolve import resolve
 from pronghorn.tools import plot
 from pronghorn.types import UserError
@@ -96,6 +96,15 @@ def test_train_help_shows_every_option_and_the_presets_defaults(capsys: pytest.C
     assert "(default: 200 100)" in text and "(default: batchppo-halfcheetah)" in text
 
 
+def test_train_help_shows_the_options_of_the_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "ALE/Pong-v5", "--algorithm", "impala", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in option_names(ImpalaConfig()):
+        assert f"--{name.replace('_', '-')}" in text
+    assert "--clip-ratio" not in text and "(default: impala-atari)" in text
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("pronghorn 0.")
@@ -116,6 +125,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             "train X --preset ppo-mujoco --algorithm batchppo",
             "preset ppo-mujoco belongs to ppo, not to --algorithm batchppo",
         ),
+        ("train X --rho-bar 2", "--rho-bar is an option of --algorithm impala or a2c; see 'pronghorn train --help'"),
+        (
+            "train X --algorithm a2c --clip-ratio=2",
+            "--clip-ratio is an option of --algorithm ppo or batchppo; see 'pronghorn train --help'",
+        ),
+        ("train X --algorithm impala --c-bar 0", "--c-bar must be positive, not 0.0"),
         ("train X --layout pol", "--layout: unknown value 'pol'; did you mean pool?"),
         ("train X --compile maybe", "--compile: unknown value 'maybe'; known: false, true"),
         ("train X --steps abc", "--steps: 'abc' is not a number"),
@@ -224,6 +239,26 @@ def test_train_options_of_every_kind(calls: list[Any]) -> None:
         env_args={"render_mode": "human", "size": [1, 2], "easy": True},
     )
     assert (quiet, threads) == (False, "1")
+
+
+def test_the_algorithm_decides_what_the_options_are(calls: list[Any]) -> None:
+    # Were --trace-lambda not known, 0.9 would be taken for ENV.
+    options = ["--trace-lambda", "0.9", "--reward-clip", "unit", "--rho-bar", "none"]
+    main(["train", *options, "CartPole-v1", "--algorithm", "impala"])
+    main(["train", "--preset", "a2c-cartpole", "--trace-lambda", "0.9", "CartPole-v1"])
+    expected = [
+        override(resolve("CartPole-v1", "impala")[1], trace_lambda=0.9, reward_clip="unit", rho_bar=None),
+        override(resolve("CartPole-v1", "a2c")[1], trace_lambda=0.9),
+    ]
+    names = "runs/CartPole-v1-impala-seed0", "runs/CartPole-v1-a2c-seed0"
+    found = [call[1] for call in calls]
+    assert found == [override(config, run=run) for config, run in zip(expected, names, strict=True)]
+
+
+def test_env_args_add_to_those_of_the_preset(calls: list[Any]) -> None:
+    main(["train", "ALE/Pong-v5", "--algorithm", "impala", "--env-arg", "frame_stack=2"])
+    main(["train", "ALE/Pong-v5", "--algorithm", "impala", "--env-arg", "life_loss=false"])
+    assert [call[1].env_args for call in calls] == [{"life_loss": True, "frame_stack": 2}, {"life_loss": False}]
 
 
 @pytest.mark.parametrize(

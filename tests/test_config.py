@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 import pronghorn
 from pronghorn import config
-from pronghorn.config import NetworkConfig, PPOConfig, RunConfig, VecConfig, from_json, override, to_json, validate
+from pronghorn.config import (
+    LOSSES,
+    ImpalaConfig,
+    NetworkConfig,
+    PPOConfig,
+    RunConfig,
+    VecConfig,
+    from_json,
+    override,
+    to_json,
+    validate,
+)
 from pronghorn.types import UserError
 
 OPTIONS = [
@@ -69,11 +80,28 @@ OPTIONS = [
     "entropy_cost",
     "reward_scaling",
     "reward_clip",
+    "optimiser_name",
     "learning_rate",
     "schedule",
     "epsilon",
     "max_gradient_norm",
 ]
+IMPALA_OPTIONS = [
+    "unroll_length",
+    "discount",
+    "corrections",
+    "rho_bar",
+    "c_bar",
+    "pg_rho_bar",
+    "trace_lambda",
+    "mix_bootstrap",
+    "reduction",
+    "value_cost",
+    "entropy_cost",
+    "reward_scaling",
+    "reward_clip",
+]
+IMPALA = RunConfig("e", algorithm="impala", loss=ImpalaConfig())
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -97,10 +125,13 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def test_options_are_these() -> None:
     assert config.option_names(RunConfig(env="e")) == OPTIONS
+    assert config.option_names(ImpalaConfig()) == IMPALA_OPTIONS
 
 
-def test_no_option_name_is_used_twice() -> None:
-    assert len(set(OPTIONS)) == len(OPTIONS)
+@pytest.mark.parametrize("base", [RunConfig(env="e"), IMPALA], ids=["ppo", "impala"])
+def test_no_option_name_is_used_twice(base: RunConfig) -> None:
+    names = config.option_names(base)
+    assert len(set(names)) == len(names)
 
 
 def test_every_option_has_a_reader() -> None:
@@ -109,16 +140,24 @@ def test_every_option_has_a_reader() -> None:
         parts = [part for part in ast.parse(path.read_text()).body if getattr(part, "name", "") != "validate"]
         nodes = [node for part in parts for node in ast.walk(part)]
         read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    assert [name for name in OPTIONS if name not in read] == []
+    assert [name for name in OPTIONS + IMPALA_OPTIONS if name not in read] == []
 
 
-@given(values(RunConfig))
-def test_json_round_trip(original: RunConfig) -> None:
+@given(values(RunConfig), st.data())
+def test_json_round_trip(original: RunConfig, data: st.DataObject) -> None:
+    original = dataclasses.replace(original, loss=data.draw(values(LOSSES[original.algorithm])))
     assert from_json(RunConfig, json.loads(json.dumps(to_json(original)))) == original
 
 
 def test_missing_keys_are_defaults() -> None:
     assert from_json(RunConfig, {"env": "e", "loss": {"epochs": 3}}) == RunConfig("e", loss=PPOConfig(epochs=3))
+    assert from_json(RunConfig, {"env": "e", "algorithm": "impala"}) == IMPALA
+    found = from_json(RunConfig, {"env": "e", "algorithm": "a2c", "loss": {"corrections": "none"}})
+    assert found == RunConfig("e", algorithm="a2c", loss=ImpalaConfig(corrections="none"))
+
+
+def test_every_algorithm_has_its_options() -> None:
+    assert list(LOSSES) == list(typing.get_args(config.AlgorithmName))
 
 
 @pytest.mark.parametrize(
@@ -127,6 +166,8 @@ def test_missing_keys_are_defaults() -> None:
         ({"env": "e", "step": 1}, "unknown option 'step' in RunConfig; did you mean steps"),
         ({"env": "e", "vec": {"num_env": 1}}, "unknown option 'num_env' in VecConfig; did you mean num_envs"),
         ({"steps": 1}, "option 'env' is missing in RunConfig"),
+        ({"env": "e", "algorithm": "impala", "loss": {"epochs": 3}}, "unknown option 'epochs' in ImpalaConfig"),
+        ({"env": "e", "loss": {"rho_bar": 3}}, "unknown option 'rho_bar' in PPOConfig"),
         ({"env": "e", "vec": 3}, "VecConfig must be an object with options, not 3"),
     ],
 )
@@ -151,16 +192,20 @@ def test_override_refuses_unknown_options() -> None:
         override(RunConfig(env="e"), steps=7, learning_rat=1.0)
 
 
-@pytest.mark.parametrize("name", [*OPTIONS])
-def test_override_reaches_every_option(name: str) -> None:
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [*((RunConfig(env="e"), name) for name in OPTIONS), *((IMPALA, name) for name in IMPALA_OPTIONS)],
+)
+def test_override_reaches_every_option(base: RunConfig, name: str) -> None:
     marker: Any = object()
-    changed = override(RunConfig(env="e"), **{name: marker})
+    changed = override(base, **{name: marker})
     parts = [changed, changed.vec, changed.network, changed.loss, changed.optimiser]
     assert [getattr(part, name) for part in parts if hasattr(part, name)] == [marker]
 
 
 def test_validate_accepts_the_defaults() -> None:
     validate(RunConfig(env="e"))
+    validate(IMPALA)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +237,25 @@ def test_validate_accepts_the_defaults() -> None:
 def test_validate_names_the_option(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         validate(override(RunConfig(env="e"), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rho_bar": 0.0}, "--rho-bar must be positive, not 0.0"),
+        ({"c_bar": -1.0}, "--c-bar must be positive, not -1.0"),
+        ({"pg_rho_bar": 0.0}, "--pg-rho-bar must be positive, not 0.0"),
+        ({"trace_lambda": 1.1}, "--trace-lambda must be between 0 and 1, not 1.1"),
+        ({"unroll_length": 0}, "--unroll-length must be positive, not 0"),
+        ({"entropy_cost": -1.0}, "--entropy-cost must not be negative, not -1.0"),
+        ({"corrections": "all"}, "--corrections must be one of vtrace, one-step, epsilon, none, not 'all'"),
+        ({"reward_clip": 1.0}, "--reward-clip must be one of none, unit, soft_asymmetric, not 1.0"),
+        ({"algorithm": "ppo"}, "--algorithm ppo learns by the options of PPOConfig, not ImpalaConfig"),
+    ],
+)
+def test_validate_names_the_option_of_impala(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        validate(override(IMPALA, **changes))
 
 
 @pytest.mark.parametrize(

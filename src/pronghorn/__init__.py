@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, **options: Any) -> Result:
-    """Trains an agent. ``options`` are those of the command line, e.g. ``steps=100_000, num_envs=8, seed=1``.
+    """Trains an agent. ``options`` are those of the command line, e.g. ``steps=100_000, num_envs=8, seed=1``;
+    ``env_args`` add to those of the preset.
 
     Raises:
         pronghorn.types.UserError: an option, the env or its spaces cannot be used.
@@ -22,6 +23,7 @@ def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, 
     from pronghorn.presets.resolve import resolve
 
     _, defaults = resolve(env, algorithm, preset)
+    options["env_args"] = defaults.env_args | options.get("env_args", {})
     chosen = config.override(defaults, **options)
     return api.train(chosen if chosen.run else config.override(chosen, run=config.default_run(chosen)), quiet)
 

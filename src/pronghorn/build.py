@@ -13,8 +13,9 @@ from pronghorn import tree
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.inference import Inference
 from pronghorn.algorithms.base import Algorithm
+from pronghorn.algorithms.impala import Impala
 from pronghorn.algorithms.ppo import PPO
-from pronghorn.config import RunConfig
+from pronghorn.config import ImpalaConfig, PPOConfig, RunConfig
 from pronghorn.envs.ale import AtariOptions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
@@ -35,11 +36,22 @@ from pronghorn.vec.pool import footprint
 
 
 def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
+    assert isinstance(config.loss, PPOConfig)
     return PPO(config.loss, agent.distribution, agent.recurrent)
 
 
-ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {"ppo": _ppo, "batchppo": _ppo}
-"""By name of the algorithm; BatchPPO is PPO with other settings."""
+def _impala(config: RunConfig, agent: Agent) -> Algorithm:
+    assert isinstance(config.loss, ImpalaConfig)
+    return Impala(config.loss, agent.distribution)
+
+
+ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {
+    "ppo": _ppo,
+    "batchppo": _ppo,
+    "impala": _impala,
+    "a2c": _impala,
+}
+"""By name of the algorithm; BatchPPO is PPO with other settings, A2C is IMPALA where nothing is corrected."""
 
 EVALUATION_UNROLL = 64
 """Rows of evaluation's columns: short, so that little is played beyond the last episode."""

@@ -23,7 +23,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, Suppress, UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from pronghorn import config
-from pronghorn.config import RunConfig, nearest
+from pronghorn.config import AlgorithmName, RunConfig, nearest
 from pronghorn.presets import resolve
 from pronghorn.types import UserError
 
@@ -51,6 +51,14 @@ class TrainOptions(RunConfig):
     """keyword argument of the environment, the value in JSON or as it stands"""
     quiet: FlagCreatePairsOff[bool] = False
     """print nothing but warnings and the summary"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What else decides which options ``train`` has."""
+
+    algorithm: AlgorithmName = "ppo"
+    preset: str = ""
 
 
 @dataclass(frozen=True)
@@ -173,9 +181,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
     """(validated configuration with its run directory, quiet).
 
-    Parsed twice: once for what chooses the preset, then with the preset's values as defaults. Help exits with 0.
+    Parsed for the algorithm, which decides what the options are, for ENV, which is told from their values by knowing
+    them, and with the values of the preset for both as defaults. Help exits with 0.
     """
-    wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(), final=False)
+    choice, _ = _parse(Choice, "train", arguments, Choice(), final=False)
+    algorithm = choice.preset.partition("-")[0] or choice.algorithm
+    loss = config.LOSSES.get(algorithm, config.PPOConfig)()
+    wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(loss=loss), final=False)
     helping = not {"-h", "--help"}.isdisjoint(arguments)
     if not wanted.env and not helping:
         raise UserError("train needs an environment: pronghorn train ENV; 'pronghorn list' shows some")
@@ -183,7 +195,8 @@ def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
     options = parse(TrainOptions, "train", arguments, TrainOptions(**_fields(defaults, RunConfig)))
     if options.algorithm != defaults.algorithm:
         raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
-    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": env_args(options.env_arg)})
+    given = defaults.env_args | env_args(options.env_arg)
+    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": given})
     if not chosen.run:
         chosen = config.override(chosen, run=config.default_run(chosen))
     config.validate(chosen)
@@ -211,6 +224,10 @@ def parse(kind: type[Options], command: str, arguments: list[str], default: Opti
         name, see = unknown[0].partition("=")[0], f"see 'pronghorn {command} --help'"
         if not name.startswith("-"):
             raise UserError(f"unexpected argument {name!r}; {see}")
+        option = name.removeprefix("--").replace("-", "_")
+        owners = [algorithm for algorithm, loss in config.LOSSES.items() if option in config.option_names(loss())]
+        if command == "train" and owners:
+            raise UserError(f"{name} is an option of --algorithm {' or '.join(owners)}; {see}")
         names = [f"--{option.replace('_', '-')}" for option in config.option_names(options)]
         raise UserError(f"unknown option {name}; {nearest(name, names, see)}")
     return options
@@ -242,7 +259,7 @@ def _parse(
                 default=tyro.MISSING_NONPROP if default is None else default,
                 return_unknown_args=True,
                 add_help=final,
-                config=(tyro.conf.OmitArgPrefixes,),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
                 registry=_registry(),
             )
     except SystemExit as stop:

@@ -13,11 +13,13 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pronghorn.types import UserError
 
 Config = TypeVar("Config")
+
+AlgorithmName: TypeAlias = Literal["ppo", "batchppo", "impala", "a2c"]
 
 
 @dataclass(frozen=True)
@@ -110,15 +112,63 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
-class OptimiserConfig:
-    """Adam."""
+class ImpalaConfig:
+    """IMPALA and A2C: one pass over each batch, V-trace where it was not made by the newest policy."""
 
+    unroll_length: int = 20
+    """rows of a column"""
+    discount: float = 0.99
+    """γ"""
+    corrections: Literal["vtrace", "one-step", "epsilon", "none"] = "vtrace"
+    """for the policy lag: V-trace; ratios of the policy gradient alone; 1e-6 added to the probability inside the
+    logarithm; none"""
+    rho_bar: float | None = 1.0
+    """ρ̄, cap of the ratio that weights an error of the values"""
+    c_bar: float | None = 1.0
+    """c̄, cap of the ratio in the traces"""
+    pg_rho_bar: float | None = 1.0
+    """cap of the ratio that weights the policy gradient"""
+    trace_lambda: float = 1.0
+    """λ of the traces; 1 gives the return of the whole unroll"""
+    mix_bootstrap: bool = False
+    """advantages bootstrap from λ vs + (1 - λ) V instead of vs: GAE(λ) where nothing is corrected"""
+    reduction: Literal["mean", "sum"] = "mean"
+    """of losses, over the valid rows of a batch"""
+    value_cost: float = 0.5
+    """weight of the value loss"""
+    entropy_cost: float = 0.01
+    """weight of the entropy bonus"""
+    reward_scaling: Literal["returns", "rewards", "none"] = "returns"
+    """divide rewards by the running std of the value targets, of single rewards, or not"""
+    reward_clip: Literal["none", "unit", "soft_asymmetric"] = "none"
+    """of scaled rewards: to [-1, 1]; or 5 tanh(r / 5), times 0.3 where negative"""
+
+    # No options: a batch is one unroll of every env, walked over once as a whole.
+    episodes_per_update = None
+    epochs = minibatches = 1
+
+
+LOSSES: dict[str, type[PPOConfig] | type[ImpalaConfig]] = {
+    "ppo": PPOConfig,
+    "batchppo": PPOConfig,
+    "impala": ImpalaConfig,
+    "a2c": ImpalaConfig,
+}
+"""The options of each algorithm."""
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """Adam, or RMSProp as TensorFlow computes it."""
+
+    optimiser_name: Literal["adam", "rmsprop"] = "adam"
+    """rmsprop: without momentum, decay 0.99, as in the paper of IMPALA"""
     learning_rate: float = 3e-4
     """step size at the start"""
     schedule: Literal["linear", "constant"] = "linear"
     """linear: falls to 0 at the end of the run"""
     epsilon: float = 1e-5
-    """added to the root of the second moment"""
+    """added to the root of the second moment; by rmsprop inside the root"""
     max_gradient_norm: float | None = 0.5
     """global norm the gradient is clipped to"""
 
@@ -131,7 +181,7 @@ class RunConfig:
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     env_args: dict[str, Any] = field(default_factory=dict)
     """keyword arguments of the environment"""
-    algorithm: Literal["ppo", "batchppo"] = "ppo"
+    algorithm: AlgorithmName = "ppo"
     """how it learns"""
     runner: Literal["sync"] = "sync"
     """who waits for whom: sync collects, learns, and repeats"""
@@ -159,7 +209,7 @@ class RunConfig:
     """newest checkpoints to keep"""
     vec: VecConfig = field(default_factory=VecConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    loss: PPOConfig = field(default_factory=PPOConfig)
+    loss: PPOConfig | ImpalaConfig = field(default_factory=PPOConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
 
     @property
@@ -179,50 +229,30 @@ def validate(config: RunConfig) -> None:
     """Raises UserError naming the first option whose value cannot work."""
     _check_types(config)
     vec, network, loss, optimiser = config.vec, config.network, config.loss, config.optimiser
-    positive: dict[str, float | None] = {
-        "steps": config.steps,
-        "threads": config.threads,
-        "evaluate_every": config.evaluate_every,
-        "evaluation_episodes": config.evaluation_episodes,
-        "checkpoint_every": config.checkpoint_every,
-        "keep_checkpoints": config.keep_checkpoints,
-        "num_envs": vec.num_envs,
-        "groups": vec.groups,
-        "ready_envs": vec.ready_envs,
-        "workers": vec.workers,
-        "env_timeout": vec.env_timeout,
-        "layers": min(network.layers, default=1),
-        "initial_std": network.initial_std,
-        "observation_clip": network.observation_clip,
-        "unroll_length": loss.unroll_length,
-        "episodes_per_update": loss.episodes_per_update,
-        "epochs": loss.epochs,
-        "minibatches": loss.minibatches,
-        "clip_ratio": loss.clip_ratio,
-        "kl_penalty": loss.kl_penalty,
-        "kl_target": loss.kl_target,
-        "kl_cutoff_factor": loss.kl_cutoff_factor,
-        "reward_clip": loss.reward_clip,
-        "learning_rate": optimiser.learning_rate,
-        "epsilon": optimiser.epsilon,
-        "max_gradient_norm": optimiser.max_gradient_norm,
-    }
-    for name, value in positive.items():
-        if value is not None and not value > 0:
-            raise UserError(f"{_flag(name)} must be positive, not {value}")
-    not_negative = {
-        "seed": config.seed,
-        "env_restarts": vec.env_restarts,
-        "kl_cutoff_coefficient": loss.kl_cutoff_coefficient,
-        "value_cost": loss.value_cost,
-        "entropy_cost": loss.entropy_cost,
-    }
-    for name, value in not_negative.items():
-        if not value >= 0:
-            raise UserError(f"{_flag(name)} must not be negative, not {value}")
-    for name, value in (("discount", loss.discount), ("gae_lambda", loss.gae_lambda)):
-        if not 0 <= value <= 1:
-            raise UserError(f"{_flag(name)} must be between 0 and 1, not {value}")
+    _check_positive(
+        steps=config.steps,
+        threads=config.threads,
+        evaluate_every=config.evaluate_every,
+        evaluation_episodes=config.evaluation_episodes,
+        checkpoint_every=config.checkpoint_every,
+        keep_checkpoints=config.keep_checkpoints,
+        num_envs=vec.num_envs,
+        groups=vec.groups,
+        ready_envs=vec.ready_envs,
+        workers=vec.workers,
+        env_timeout=vec.env_timeout,
+        layers=min(network.layers, default=1),
+        initial_std=network.initial_std,
+        observation_clip=network.observation_clip,
+        unroll_length=loss.unroll_length,
+        learning_rate=optimiser.learning_rate,
+        epsilon=optimiser.epsilon,
+        max_gradient_norm=optimiser.max_gradient_norm,
+    )
+    _check_not_negative(
+        seed=config.seed, env_restarts=vec.env_restarts, value_cost=loss.value_cost, entropy_cost=loss.entropy_cost
+    )
+    _check_fraction(discount=loss.discount)
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
     if vec.ready_envs is not None:
@@ -230,11 +260,54 @@ def validate(config: RunConfig) -> None:
             raise UserError(f"--ready-envs takes envs as they come, --groups {vec.groups} in turn; use one of them")
         if vec.ready_envs > vec.num_envs:
             raise UserError(f"--ready-envs {vec.ready_envs} is more than --num-envs {vec.num_envs}; use fewer")
+    wanted = LOSSES[config.algorithm]
+    if not isinstance(loss, wanted):
+        raise UserError(
+            f"--algorithm {config.algorithm} learns by the options of {wanted.__name__}, not {type(loss).__name__}; "
+            "give the algorithm where the configuration is made"
+        )
+    if isinstance(loss, PPOConfig):
+        _validate_ppo(loss, config.columns_per_update * loss.unroll_length)
+    else:
+        _check_positive(rho_bar=loss.rho_bar, c_bar=loss.c_bar, pg_rho_bar=loss.pg_rho_bar)
+        _check_fraction(trace_lambda=loss.trace_lambda)
+
+
+def _validate_ppo(loss: PPOConfig, rows: int) -> None:
+    _check_positive(
+        episodes_per_update=loss.episodes_per_update,
+        epochs=loss.epochs,
+        minibatches=loss.minibatches,
+        clip_ratio=loss.clip_ratio,
+        kl_penalty=loss.kl_penalty,
+        kl_target=loss.kl_target,
+        kl_cutoff_factor=loss.kl_cutoff_factor,
+        reward_clip=loss.reward_clip,
+    )
+    _check_not_negative(kl_cutoff_coefficient=loss.kl_cutoff_coefficient)
+    _check_fraction(gae_lambda=loss.gae_lambda)
     if loss.clip_ratio is None and loss.kl_penalty is None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
-    rows = config.columns_per_update * loss.unroll_length
     if loss.minibatches > rows:
         raise UserError(f"--minibatches {loss.minibatches} is more than the {rows} rows of a batch; use fewer")
+
+
+def _check_positive(**options: float | None) -> None:
+    for name, value in options.items():
+        if value is not None and not value > 0:
+            raise UserError(f"{_flag(name)} must be positive, not {value}")
+
+
+def _check_not_negative(**options: float) -> None:
+    for name, value in options.items():
+        if not value >= 0:
+            raise UserError(f"{_flag(name)} must not be negative, not {value}")
+
+
+def _check_fraction(**options: float) -> None:
+    for name, value in options.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{_flag(name)} must be between 0 and 1, not {value}")
 
 
 def default_run(config: RunConfig) -> str:
@@ -256,6 +329,9 @@ def from_json(cls: type[Config], data: dict[str, Any]) -> Config:
     if not isinstance(data, dict):
         raise UserError(f"{cls.__name__} must be an object with options, not {data!r}")
     hints = typing.get_type_hints(cls)
+    if issubclass(cls, RunConfig):
+        hints["loss"] = LOSSES.get(str(data.get("algorithm", "ppo")), PPOConfig)
+        data = {"loss": {}, **data}
     values = {}
     for key, value in data.items():
         if key not in hints:

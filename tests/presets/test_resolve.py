@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pronghorn.config import PPOConfig, RunConfig, override, validate
+from pronghorn.config import ImpalaConfig, OptimiserConfig, PPOConfig, RunConfig, override, validate
 from pronghorn.presets.resolve import algorithms, presets, resolve
 from pronghorn.types import UserError
 
@@ -28,6 +28,11 @@ from pronghorn.types import UserError
         ("ALE/Pong-v5", "", "ppo-atari"),
         ("ALE/MsPacman-v5", "ppo", "ppo-atari"),
         ("ALE/Pong-v5", "batchppo", "batchppo-generic"),
+        ("ALE/Pong-v5", "impala", "impala-atari"),
+        ("CartPole-v1", "impala", "impala-cartpole"),
+        ("Ant-v5", "impala", "impala-mujoco"),
+        ("Acrobot-v1", "a2c", "a2c-classic"),
+        ("LunarLander-v3", "a2c", "a2c-generic"),
     ],
 )
 def test_preset_of_an_env(env: str, algorithm: str, name: str) -> None:
@@ -46,7 +51,7 @@ def test_a_named_preset_brings_its_algorithm() -> None:
     ("algorithm", "preset", "message"),
     [
         ("pppo", "", "unknown algorithm 'pppo'; did you mean ppo?"),
-        ("zzz", "", "unknown algorithm 'zzz'; known: batchppo, ppo"),
+        ("zzz", "", "unknown algorithm 'zzz'; known: a2c, batchppo, impala, ppo"),
         ("ppo", "ppo-cartpol", "unknown preset 'ppo-cartpol'; did you mean ppo-cartpole?"),
         ("ppo", "batchppo-ant", "preset batchppo-ant belongs to batchppo, not to --algorithm ppo"),
     ],
@@ -150,3 +155,34 @@ def test_ppo_on_atari() -> None:
     optimiser = config.optimiser
     assert (optimiser.learning_rate, optimiser.schedule, optimiser.epsilon) == (2.5e-4, "linear", 1e-5)
     assert optimiser.max_gradient_norm == 0.5
+
+
+def test_impala_on_atari_is_the_table_of_the_paper() -> None:
+    config = resolve("ALE/Breakout-v5", "impala")[1]
+    assert (config.steps, config.env_args, config.vec.num_envs) == (50_000_000, {"life_loss": True}, 32)
+    assert (config.network.layers, config.network.image_encoder) == ((), "shallow")
+    assert config.loss == ImpalaConfig(
+        unroll_length=20,
+        discount=0.99,
+        corrections="vtrace",
+        rho_bar=1.0,
+        c_bar=1.0,
+        pg_rho_bar=1.0,
+        trace_lambda=1.0,
+        mix_bootstrap=False,
+        reduction="sum",
+        value_cost=0.5,
+        entropy_cost=0.01,
+        reward_scaling="none",
+        reward_clip="unit",
+    )
+    assert config.optimiser == OptimiserConfig(
+        optimiser_name="rmsprop", learning_rate=6e-4, schedule="linear", epsilon=0.01, max_gradient_norm=40.0
+    )
+    assert config.columns_per_update == 32
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if name.startswith("a2c-")])
+def test_a2c_corrects_nothing(name: str) -> None:
+    loss = resolve("e", preset=name)[1].loss
+    assert isinstance(loss, ImpalaConfig) and loss.corrections == "none"

@@ -19,7 +19,7 @@ from pronghorn import tree
 from pronghorn.algorithms.base import Algorithm, BoundAgent, Hyperparameters, Rows, Targets
 from pronghorn.config import OptimiserConfig
 from pronghorn.learning import compiler
-from pronghorn.learning.optimisers import adam, adam_state, clip_by_global_norm
+from pronghorn.learning.optimisers import OPTIMISERS, clip_by_global_norm
 from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.networks.agent import Agent, AgentOutput
 from pronghorn.ops.losses import explained_variance, weighted_mean
@@ -44,7 +44,7 @@ class Learner:
     """Args:
     agent: the learner's own; its parameters are the start.
     algorithm: targets, loss and walk.
-    optimiser: Adam's settings.
+    optimiser: which, and its settings.
     run_seed: names the shuffling of minibatches.
     device: where everything is computed.
     reduce: combines gradients with those of other learners; None for the only learner.
@@ -74,7 +74,8 @@ class Learner:
         self._threads = threads
         self._shapes = {name: value.shape for name, value in agent.named_parameters()}
         self._flat = torch.cat([value.detach().flatten() for value in agent.parameters()])
-        self._optimiser_state = adam_state(self._flat)
+        start, self._optimise = OPTIMISERS[optimiser.optimiser_name]
+        self._optimiser_state = start(self._flat)
         self._checked = False
         prepare = compiler.compiled if compiled else _as_it_is
         gradient, apply = prepare(self._gradient), prepare(self._apply)
@@ -98,7 +99,8 @@ class Learner:
         one = torch.ones((), device=self._device)
 
         def nothing_expected(observation: Tree, first: Tensor, core_state: Tree, **options: Any) -> AgentOutput:
-            return AgentOutput(first.new_empty(0), torch.zeros_like(first, dtype=torch.float32), core_state)
+            parameters = torch.cat((batch.behaviour, batch.behaviour[-1:]))
+            return AgentOutput(parameters, torch.zeros_like(first, dtype=torch.float32), core_state)
 
         self._update_statistics(batch, self.algorithm.targets(nothing_expected, batch, one), one)
 
@@ -235,7 +237,7 @@ class Learner:
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         gradient, norm = clip_by_global_norm(gradient, self._optimiser.max_gradient_norm)
         finite = torch.isfinite(norm)
-        new_flat, new_state = adam(
+        new_flat, new_state = self._optimise(
             flat, gradient, state, hyperparameters["learning_rate"], epsilon=self._optimiser.epsilon
         )
         kept = {name: torch.where(finite, new_state[name], state[name]) for name in state}

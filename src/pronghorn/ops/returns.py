@@ -71,18 +71,22 @@ def vtrace(
     """
     carries = valid & ~cuts
     next_values = values[1:]
-    errors = _ratios(log_rhos, rho_bar) * (rewards + discounts * next_values - values[:-1])
-    traces = trace_lambda * discounts * _ratios(log_rhos, c_bar)
+    errors = capped_ratios(log_rhos, rho_bar) * (rewards + discounts * next_values - values[:-1])
+    traces = trace_lambda * discounts * capped_ratios(log_rhos, c_bar)
     errors, traces = torch.where(valid, errors, 0.0), torch.where(carries, traces, 0.0)
     end = torch.zeros_like(errors[0])
     corrections = linear_recurrence(traces, errors, end)
 
     next_corrections = torch.where(carries, torch.cat((corrections[1:], end.unsqueeze(0))), 0.0)
     targets = rewards + discounts * (next_values + (trace_lambda if bootstrap_mix else 1.0) * next_corrections)
-    advantages = _ratios(log_rhos, pg_rho_bar) * (targets - values[:-1])
+    advantages = capped_ratios(log_rhos, pg_rho_bar) * (targets - values[:-1])
     return VTrace(values[:-1] + corrections, torch.where(valid, advantages, 0.0))
 
 
-def _ratios(log_rhos: Tensor, cap: float | None) -> Tensor:
-    """min(cap, exp(log_rhos)), capped before the exponential so that it cannot overflow."""
+def capped_ratios(log_rhos: Tensor, cap: float | None) -> Tensor:
+    """min(``cap``, exp(``log_rhos``)) of any shape, capped before the exponential so that it cannot overflow.
+
+    Args:
+        cap: above 0; None or inf for none.
+    """
     return torch.exp(log_rhos if cap is None else log_rhos.clamp(max=math.log(cap)))

@@ -9,7 +9,37 @@ PREFIX = "ALE/"
 
 def presets() -> dict[str, dict[str, Any]]:
     """Overrides of the defaults, by name of the preset."""
+    # Table G.1 of the paper of IMPALA, in frames, which are four to a step. Its network has no LSTM here. A lost life
+    # ends an episode for the learner alone: returns are those of whole games, in the raw score.
+    impala = {
+        "env_args": {"life_loss": True},
+        "steps": 50_000_000,
+        "num_envs": 32,
+        "image_encoder": "shallow",
+        "layers": (),
+        "activation": "relu",
+        "normalise_observations": False,
+        "unroll_length": 20,
+        "discount": 0.99,
+        "corrections": "vtrace",
+        "rho_bar": 1.0,
+        "c_bar": 1.0,
+        "pg_rho_bar": 1.0,
+        "trace_lambda": 1.0,
+        "reduction": "sum",
+        "value_cost": 0.5,
+        "entropy_cost": 0.01,
+        "reward_scaling": "none",
+        "reward_clip": "unit",
+        "optimiser_name": "rmsprop",
+        "learning_rate": 6e-4,
+        "schedule": "linear",
+        "epsilon": 0.01,
+        "max_gradient_norm": 40.0,
+    }
     return {
+        "impala-atari": impala,
+        "a2c-atari": impala | {"corrections": "none"},
         # The values of OpenAI's baselines. Rewards are clipped for learning alone: returns are the raw score.
         "ppo-atari": {
             "steps": 10_000_000,

@@ -11,7 +11,7 @@ ENVS = ("Acrobot", "CartPole", "MountainCar", "MountainCarContinuous", "Pendulum
 
 def presets() -> dict[str, dict[str, Any]]:
     """Overrides of the defaults, by name of the preset. BatchPPO has a task of its own for two envs."""
-    batchppo = generic.batchppo()
+    batchppo, impala, a2c = generic.batchppo(), generic.impala(), generic.a2c()
     return {
         "ppo-classic": {"steps": 500_000, "unroll_length": 256, "epochs": 4},
         "ppo-cartpole": {
@@ -36,4 +36,10 @@ def presets() -> dict[str, dict[str, Any]]:
         "batchppo-cartpole": batchppo | {"steps": 200_000, "unroll_length": 500},
         # The original learns from chunks of 50 steps here; whole episodes keep the value targets unbiased.
         "batchppo-pendulum": batchppo | {"steps": 1_000_000, "unroll_length": 200},
+        "impala-classic": impala | {"steps": 500_000},
+        "impala-cartpole": impala | {"steps": 100_000, "num_envs": 8},
+        "impala-pendulum": impala | {"steps": 300_000, "num_envs": 8},
+        "a2c-classic": a2c | {"steps": 500_000},
+        "a2c-cartpole": a2c | {"steps": 100_000, "num_envs": 8},
+        "a2c-pendulum": a2c | {"steps": 300_000, "num_envs": 8},
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 def presets() -> dict[str, dict[str, Any]]:
     """Overrides of the defaults, by name of the preset."""
-    return {"ppo-generic": {}, "batchppo-generic": batchppo()}
+    return {"ppo-generic": {}, "batchppo-generic": batchppo(), "impala-generic": impala(), "a2c-generic": a2c()}
 
 
 def batchppo() -> dict[str, Any]:
@@ -45,4 +45,21 @@ def batchppo() -> dict[str, Any]:
         "schedule": "constant",
         "epsilon": 1e-8,
         "max_gradient_norm": None,
+    }
+
+
+def impala() -> dict[str, Any]:
+    """Batches of 32 unrolls of 20, as in the paper; Adam and means instead of its RMSProp and sums, since they need
+    no tuning to the length of an unroll and the size of a batch."""
+    return {"num_envs": 32, "unroll_length": 20, "reduction": "mean", "learning_rate": 1e-3}
+
+
+def a2c() -> dict[str, Any]:
+    """Advantages of GAE from short unrolls, nothing corrected."""
+    return impala() | {
+        "corrections": "none",
+        "num_envs": 16,
+        "unroll_length": 8,
+        "trace_lambda": 0.95,
+        "mix_bootstrap": True,
     }

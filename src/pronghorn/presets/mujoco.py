@@ -36,4 +36,6 @@ def presets() -> dict[str, dict[str, Any]]:
         # The original allows 1000 steps, but the env itself stops at 50: rows beyond would only be padding.
         "batchppo-reacher": many_episodes | {"steps": 5_000_000, "discount": 0.985, "unroll_length": 50},
         "batchppo-walker2d": batchppo | {"steps": 10_000_000},
+        "impala-mujoco": generic.impala() | {"entropy_cost": 0.0},
+        "a2c-mujoco": generic.a2c() | {"entropy_cost": 0.0},
     }

@@ -6,7 +6,7 @@ import re
 import typing
 from typing import Any
 
-from pronghorn.config import RunConfig, nearest, override
+from pronghorn.config import LOSSES, RunConfig, nearest, override
 from pronghorn.presets import atari, classic, generic, mujoco
 from pronghorn.types import UserError
 
@@ -47,5 +47,5 @@ def resolve(env: str, algorithm: str = "", preset: str = "") -> tuple[str, RunCo
             preset = general if general in known else f"{algorithm}-generic"
     elif preset.partition("-")[0] != algorithm:
         raise UserError(f"preset {preset} belongs to {preset.partition('-')[0]}, not to --algorithm {algorithm}")
-    base = RunConfig(env=env, algorithm=typing.cast(Any, algorithm), preset=preset)
+    base = RunConfig(env=env, algorithm=typing.cast(Any, algorithm), preset=preset, loss=LOSSES[algorithm]())
     return preset, override(base, **known[preset])
