@@ -27,13 +27,14 @@ from pronghorn.processes import preflight
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
-from pronghorn.runners.sync import SyncRunner
+from pronghorn.runners.sync import Collector, SyncRunner, Weights
 from pronghorn.seeding import Domain, generator
 from pronghorn.telemetry.events import EventLog
 from pronghorn.telemetry.panel import Panel
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, truncate_after
 from pronghorn.transport.local import LocalWeights
+from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Metrics, UserError
 from pronghorn.vec.base import EnvError
@@ -203,18 +204,26 @@ class _Session:
     def __enter__(self) -> _Session:
         with self._stack as opening:
             torch.set_num_threads(1)
-            config, timers, weights = self._config, PhaseTimers(), LocalWeights()
+            config, timers = self._config, PhaseTimers()
             supervisor = Supervisor(config.vec.env_errors, config.vec.env_restarts, self._incident)
             watchdog = opening.enter_context(Watchdog(vars(build.timeouts(config)), self._hung))
-            envs = build.vec(config, Domain.TRAINING_ENV, None, supervisor, watchdog)
-            opening.callback(envs.close)
             few = min(config.evaluation_episodes, config.vec.num_envs)
             evaluation_envs = build.vec(config, Domain.EVALUATION_ENV, few, supervisor, watchdog)
             opening.callback(evaluation_envs.close)
-            self.spec = envs.spec
+            self.spec = evaluation_envs.spec
             learner = build.learner(config, self.spec)
-            actor = build.actor(config, envs, timers)
             self._learner = learner
+            weights: Weights
+            actor: Collector
+            if config.runner == "async":
+                weights = shared = SharedWeights(weights_layout(learner.weights()))
+                opening.callback(shared.close)
+                actor, close_actors = build.remote_actors(config, self.spec, shared, supervisor, self._warn)
+            else:
+                weights = LocalWeights()
+                envs = build.vec(config, Domain.TRAINING_ENV, None, supervisor, watchdog)
+                actor, close_actors = build.actor(config, envs, timers), envs.close
+            opening.callback(close_actors)
             torch.set_num_threads(_acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
@@ -240,7 +249,7 @@ class _Session:
             self._events = opening.enter_context(closing(EventLog(self.run / "events.jsonl", self._seconds)))
             opening.enter_context(self.panel)
             opening.callback(evaluation_envs.close)  # here already, while it can be told what goes wrong in it
-            opening.callback(envs.close)
+            opening.callback(close_actors)
             for incident in self._incidents:  # while the envs were made
                 self._tell(incident)
             self._stack = opening.pop_all()
@@ -312,6 +321,9 @@ class _Session:
         else:
             self.event("warning", step, message=incident.cause, **details)
 
+    def _warn(self, message: str) -> None:
+        self.event("warning", self.runner.counters.step, message=message)
+
     def _hung(self, env: int, phase: str, seconds: float) -> None:
         """The watchdog's end of the run: whoever waits for the env, which is this process, never comes back."""
         who = "the environments' engine" if self._config.vec.layout == "native" else f"env {env}"
@@ -346,7 +358,14 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     spec = build.env_spec(config)
     build.agent(config, spec)  # before anything else starts: can one be made?
     images = sees_images(spec.observation)
-    if vec.layout == "auto":
+    if config.runner == "async":
+        actors = min(config.actors or max(1, cores - 1), vec.num_envs)
+        reasons.append(f"actors: {actors}, with {-(-vec.num_envs // actors)} environments each at most")
+        vec = dataclasses.replace(vec, workers=vec.workers or 1)
+        if vec.layout == "auto":
+            vec = dataclasses.replace(vec, layout="serial")
+        config = dataclasses.replace(config, actors=actors)
+    elif vec.layout == "auto":
         factory = env_factory(config.env, config.env_args)
         most = min(cores, vec.workers or cores)
         layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import os
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.inference import Inference
+from pronghorn.acting.remote import Failed
 from pronghorn.algorithms.base import Algorithm
 from pronghorn.algorithms.impala import Impala
 from pronghorn.algorithms.ppo import PPO
@@ -21,12 +24,15 @@ from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
 from pronghorn.memory.rollout import RolloutMemory
+from pronghorn.memory.slots import SharedColumns
 from pronghorn.networks.agent import Agent
 from pronghorn.processes.preflight import Needs
-from pronghorn.processes.supervise import Supervisor, Watchdog
+from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
+from pronghorn.runners.asynchronous import ActorPlan, RemoteActors
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
+from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.types import EnvSpec, Trajectory, column_slots
 from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.engines import make_native, native_spec
@@ -72,8 +78,9 @@ def vec(
     num_envs: int | None = None,
     supervisor: Supervisor | None = None,
     watchdog: Watchdog | None = None,
+    first_index: int = 0,
 ) -> BatchedEnv:
-    """The envs of ``domain``: those of the config, or ``num_envs`` of them in one group.
+    """The envs of ``domain``: those of the config, or ``num_envs`` of them in one group, from ``first_index`` on.
 
     ``supervisor`` decides whether what fails is started again, ``watchdog`` looks after envs that run in this process.
     """
@@ -83,7 +90,7 @@ def vec(
         watch = unwatched if watchdog is None else watchdog.watch
         threads = config.vec.workers
         return make_native(
-            config.env, config.env_args, count, config.seed, domain, groups, ready, watch=watch, threads=threads
+            config.env, config.env_args, count, config.seed, domain, groups, ready, first_index, watch, threads
         )
     return make_vec(
         [env_factory(config.env, config.env_args)] * count,
@@ -93,6 +100,7 @@ def vec(
         domain=domain,
         groups=groups,
         timeouts=timeouts(config),
+        first_index=first_index,
         supervisor=supervisor,
         notes=None if watchdog is None else watchdog.note,
         ready=ready,
@@ -149,6 +157,82 @@ def actor(config: RunConfig, envs: BatchedEnv, timers: PhaseTimers) -> Actor:
         sort_by_env=episodes is None,
     )
     return Actor(envs, memory, Inference(acting), config.seed, whole_episodes=episodes is not None, timers=timers)
+
+
+def remote_actors(
+    config: RunConfig,
+    spec: EnvSpec,
+    weights: SharedWeights,
+    supervisor: Supervisor,
+    warn: Callable[[str], None],
+) -> tuple[RemoteActors, Callable[[], None]]:
+    """The actor processes of the config (not started), and what ends them."""
+    slots = _slots(agent(config, spec), spec, config.loss.unroll_length)
+    ring = SharedColumns(slots, ring_columns(config))
+    batch_size = config.columns_per_update
+    memory = RolloutMemory(slots, (), batch_size, sort_by_env=False, storage=ring.storage)
+    plans = list(_actor_plans(config, spec, ring, weights))
+    actors = RemoteActors(
+        plans, memory, spec, batch_size, config.max_policy_lag, supervisor, (ring.fd, weights.fd), warn
+    )
+
+    def close() -> None:
+        actors.close()
+        ring.close()
+
+    return actors, close
+
+
+def _actor_plans(
+    config: RunConfig, spec: EnvSpec, ring: SharedColumns, weights: SharedWeights
+) -> Iterator[ActorPlan]:
+    """The envs of the config, shared out among its actors, each with its part of the ring."""
+    layout = weights_layout(agent(config, spec).state_dict())
+    columns = ring_columns(config)
+    per_env = columns // config.vec.num_envs
+    for envs in np.array_split(np.arange(config.vec.num_envs), config.actors or 1):
+        first, count = int(envs[0]), len(envs)
+        own = range(first * per_env, (first + count) * per_env)
+        make = functools.partial(
+            remote_actor, config, first, count, own, columns, ring.fd, layout, weights.fd
+        )
+        yield ActorPlan(range(first, first + count), own, make)
+
+
+def ring_columns(config: RunConfig) -> int:
+    """Columns of the ring: one that every env fills, and as many as a batch may have to wait for."""
+    num_envs = config.vec.num_envs
+    return num_envs * (1 + -(-config.columns_per_update // num_envs))
+
+
+def remote_actor(
+    config: RunConfig,
+    first: int,
+    count: int,
+    own: range,
+    columns: int,
+    ring_fd: int,
+    layout: dict[str, Any],
+    weights_fd: int,
+    report: Callable[[Incident | Failed], None],
+) -> tuple[Actor, SharedWeights]:
+    """In an actor process: ``count`` envs from ``first`` on, with the columns ``own``, and the weights to act with."""
+    supervisor = Supervisor(config.vec.env_errors, config.vec.env_restarts, report)
+
+    def hung(env: int, phase: str, seconds: float) -> None:
+        who = f"env {env}" if config.vec.layout == "serial" else "its engine"
+        report(Failed(f"{who} gave no answer for {seconds:g} s in {phase}", False))
+        os._exit(1)
+
+    watchdog = Watchdog(vars(timeouts(config)), hung)
+    watchdog.__enter__()  # as long as the process lives
+    envs = vec(config, Domain.TRAINING_ENV, count, supervisor, watchdog, first)
+    acting = agent(config, envs.spec)
+    slots = _slots(acting, envs.spec, config.loss.unroll_length)
+    storage = SharedColumns(slots, columns, ring_fd).storage
+    memory = RolloutMemory(slots, own, count, sort_by_env=True, storage=storage)
+    actor = Actor(envs, memory, Inference(acting), config.seed, first_index=first)
+    return actor, SharedWeights(layout, weights_fd)
 
 
 def evaluator(

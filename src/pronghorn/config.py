@@ -183,8 +183,14 @@ class RunConfig:
     """keyword arguments of the environment"""
     algorithm: AlgorithmName = "ppo"
     """how it learns"""
-    runner: Literal["sync"] = "sync"
-    """who waits for whom: sync collects, learns, and repeats"""
+    runner: Literal["sync", "async"] = "sync"
+    """who waits for whom: sync collects, learns, and repeats; async has actor processes that never wait for a learner"""
+    actors: int | None = None
+    """actor processes of the async runner (chosen: the cores less one for the learner)"""
+    batch_size: int | None = None
+    """unrolls of an update of the async runner (none: as many as envs)"""
+    max_policy_lag: int = 4
+    """updates that an unroll of the async runner may be old when it is learnt from; 0: lock-step, as with sync"""
     preset: str = ""
     """named default values (empty: by algorithm and env family)"""
     steps: int = 1_000_000
@@ -214,8 +220,8 @@ class RunConfig:
 
     @property
     def columns_per_update(self) -> int:
-        """Columns of a batch: whole episodes, or one unroll of every env."""
-        return self.loss.episodes_per_update or self.vec.num_envs
+        """Columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
+        return self.loss.episodes_per_update or self.batch_size or self.vec.num_envs
 
     @property
     def timeouts(self) -> dict[str, float]:
@@ -236,6 +242,8 @@ def validate(config: RunConfig) -> None:
         evaluation_episodes=config.evaluation_episodes,
         checkpoint_every=config.checkpoint_every,
         keep_checkpoints=config.keep_checkpoints,
+        actors=config.actors,
+        batch_size=config.batch_size,
         num_envs=vec.num_envs,
         groups=vec.groups,
         ready_envs=vec.ready_envs,
@@ -250,11 +258,19 @@ def validate(config: RunConfig) -> None:
         max_gradient_norm=optimiser.max_gradient_norm,
     )
     _check_not_negative(
-        seed=config.seed, env_restarts=vec.env_restarts, value_cost=loss.value_cost, entropy_cost=loss.entropy_cost
+        seed=config.seed,
+        max_policy_lag=config.max_policy_lag,
+        env_restarts=vec.env_restarts,
+        value_cost=loss.value_cost,
+        entropy_cost=loss.entropy_cost,
     )
     _check_fraction(discount=loss.discount)
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if config.runner == "async":
+        _validate_async(config)
+    elif config.batch_size is not None:
+        raise UserError("--batch-size belongs to --runner async; with sync a batch is one unroll of every env")
     if vec.ready_envs is not None:
         if vec.groups > 1:
             raise UserError(f"--ready-envs takes envs as they come, --groups {vec.groups} in turn; use one of them")
@@ -271,6 +287,21 @@ def validate(config: RunConfig) -> None:
     else:
         _check_positive(rho_bar=loss.rho_bar, c_bar=loss.c_bar, pg_rho_bar=loss.pg_rho_bar)
         _check_fraction(trace_lambda=loss.trace_lambda)
+
+
+def _validate_async(config: RunConfig) -> None:
+    vec = config.vec
+    if config.loss.episodes_per_update is not None:
+        raise UserError("--runner async learns from unrolls; use --episodes-per-update none")
+    if vec.layout == "pool" or vec.groups > 1 or vec.ready_envs is not None:
+        raise UserError("--layout pool, --groups and --ready-envs belong to --runner sync; actors step their own envs")
+    if config.actors is not None and config.actors > vec.num_envs:
+        raise UserError(f"--actors {config.actors} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if not config.max_policy_lag and config.batch_size not in (None, vec.num_envs):
+        raise UserError(
+            f"--max-policy-lag 0 learns from one unroll of each of the {vec.num_envs} envs, not from --batch-size "
+            f"{config.batch_size}; leave it out or allow some lag"
+        )
 
 
 def _validate_ppo(loss: PPOConfig, rows: int) -> None:

@@ -16,12 +16,15 @@ from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.seeding import Domain, generator
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.tree import Tree
-from pronghorn.types import ACTION_MASK, BoolArray, IntArray, Step, Trajectory, action_dtype
+from pronghorn.types import ACTION_MASK, BoolArray, EnvSpec, IntArray, Metrics, Step, Trajectory, action_dtype
 from pronghorn.vec.base import BatchedEnv, EnvError
 from pronghorn.vec.rows import as_index
 
 HISTORY_BYTES = 256 * 2**20
 """Actions since the reset that are kept for ``resume``; an episode that outgrows its share starts anew there."""
+
+LIFE = 2**24
+"""More episodes, or columns, than an env begins between two starts of its process."""
 
 
 class Actor:
@@ -37,6 +40,7 @@ class Actor:
         inference: the agent that acts.
         run_seed, noise_domain: name the noise of the samples: one draw of [T, noise] per column, from the env's index
             and the number of its column, so no order of arrival changes it.
+        first_index: env 0 here is this env of the run.
         whole_episodes: a column holds one episode (closed as truncated where it is full) instead of T rows.
     """
 
@@ -49,8 +53,10 @@ class Actor:
         noise_domain: Domain = Domain.ACTION_NOISE,
         whole_episodes: bool = False,
         timers: PhaseTimers | None = None,
+        first_index: int = 0,
     ) -> None:
         self.vec, self.memory, self.inference = vec, memory, inference
+        self._first_index = first_index
         self._timers = timers or PhaseTimers()
         self.whole_episodes = whole_episodes
         self.dropped = 0
@@ -76,33 +82,47 @@ class Actor:
         self._abandoned = False
 
     @property
+    def spec(self) -> EnvSpec:
+        """Of the envs."""
+        return self.vec.spec
+
+    def metrics(self) -> Metrics:
+        """What a report says of acting."""
+        return {"steps/dropped": self.dropped}
+
+    @property
     def longest_running(self) -> int:
         """Steps of the longest episode that has not ended."""
         return int(self._length.max())
 
-    def start(self) -> None:
-        """Begins episode 0 in every env; columns in use are dropped, statistics of running episodes too."""
-        self.vec.reset(np.zeros(self.vec.num_envs, np.int64))
+    def start(self, life: int = 0) -> None:
+        """Begins the first episode of a ``life`` in every env; columns in use are dropped, statistics of running
+        episodes too. No two lives share an episode or noise."""
+        self.vec.reset(np.full(self.vec.num_envs, life * LIFE))
         self._release_columns()
-        self._columns_begun[:] = 0
+        self._columns_begun[:] = life * LIFE
         self._await_firsts()
 
     def collect(self, stop: Callable[[], bool] = lambda: False) -> Trajectory | None:
-        """Acts until a batch is finished, then takes it. Nothing is in flight afterwards, if the envs can pause.
+        """Acts until a batch is finished, then takes it; None if ``stop`` came true first. See ``fill``."""
+        return self.memory.take() if self.fill(stop) else None
 
-        Returns None if ``stop`` came true first; a later call goes on from there, with the data of a run that was not
+    def fill(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Acts until a batch is finished. Nothing is in flight afterwards, if the envs can pause.
+
+        Returns False if ``stop`` came true first; a later call goes on from there, with the data of a run that was not
         stopped.
         """
         stopped = False
         while not self.memory.ready():
             stopped = stopped or stop()
             if stopped and not self.vec.pausable:
-                return None
+                return False
             if not stopped:
                 self._act_where_possible()
             if not self._in_flight:
                 if stopped:
-                    return None
+                    return False
                 raise RuntimeError("every env waits for a free column: the memory is too small for its batches")
             self._receive()
         if stopped:
@@ -112,7 +132,7 @@ class Actor:
             self._idle.append(newest)
         while self._in_flight and self.vec.pausable:
             self._receive()
-        return self.memory.take()
+        return True
 
     def _act_where_possible(self) -> None:
         for _ in range(len(self._idle)):
@@ -130,7 +150,7 @@ class Actor:
 
     def _open(self, env: int) -> bool:
         """Gives the env a column; False if none is free."""
-        column = self.memory.begin(env)
+        column = self.memory.begin(self._first_index + env)
         if column < 0:
             return False
         index, row, envs = np.array([column]), np.array([0]), np.array([env])
@@ -149,7 +169,7 @@ class Actor:
         return True
 
     def _draw_noise(self, env: int, number: int) -> None:
-        rng = generator(self._run_seed, self._noise_domain, env, number)
+        rng = generator(self._run_seed, self._noise_domain, self._first_index + env, number)
         self._noise[env] = self._distribution.draw_noise(rng, (self.memory.rows,))
 
     def _act(self, envs: IntArray) -> None:

@@ -9,19 +9,18 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from pronghorn import tree
-from pronghorn.acting.actor import Actor
 from pronghorn.evaluation import Evaluation, Evaluator
 from pronghorn.learning.learner import Learner
 from pronghorn.processes.signals import StopRequest
 from pronghorn.telemetry.episodes import EpisodeStatistics
 from pronghorn.telemetry.timers import PhaseTimers
-from pronghorn.transport.local import LocalWeights
-from pronghorn.types import Metrics, Trajectory
+from pronghorn.transport.base import WeightsIn, WeightsOut
+from pronghorn.types import EnvSpec, Metrics, Trajectory
 
 EVALUATION_SHARE = 0.1
 """Evaluation takes at most this share of the training steps, unless the config says how often."""
@@ -57,6 +56,54 @@ class Report(Protocol):
         """One line of ``events.jsonl``."""
 
 
+class Weights(WeightsOut, WeightsIn, Protocol):
+    """Both ends."""
+
+
+class Acting(Protocol):
+    """What the runner tells whoever acts: an ``Inference``, or a stand-in for those of other processes."""
+
+    mode: Literal["sample", "mode", "random"]
+    version: int
+
+    def load(self, state: dict[str, Any], version: int) -> None:
+        """These weights are the newest."""
+
+
+class Collector(Protocol):
+    """Whoever collects: an ``Actor`` in this process, or many in others (``RemoteActors``)."""
+
+    @property
+    def inference(self) -> Acting:
+        """Where to the newest weights go."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Of the envs."""
+
+    @property
+    def longest_running(self) -> int:
+        """Steps of the longest episode that has not ended."""
+
+    def start(self) -> None:
+        """Begins the first episodes."""
+
+    def collect(self, stop: Callable[[], bool]) -> Trajectory | None:
+        """The next batch; None if ``stop`` came true first."""
+
+    def metrics(self) -> Metrics:
+        """What a report says of acting."""
+
+    def abandon(self) -> None:
+        """Lets go of the envs for good."""
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(arrays, numbers) for a checkpoint."""
+
+    def restore(self, arrays: dict[str, Any], numbers: dict[str, Any]) -> bool:
+        """Goes on from a checkpoint; whether the envs stand where they stood."""
+
+
 class SyncRunner:
     """Args:
     actor, learner, weights, evaluator: the parts.
@@ -70,9 +117,9 @@ class SyncRunner:
     def __init__(
         self,
         *,
-        actor: Actor,
+        actor: Collector,
         learner: Learner,
-        weights: LocalWeights,
+        weights: Weights,
         evaluator: Evaluator,
         report: Report,
         save: Callable[[int, dict[str, Any], dict[str, Any]], object],
@@ -195,7 +242,7 @@ class SyncRunner:
             {
                 **self._progress(),
                 "steps_per_second": steps / elapsed,
-                "steps/dropped": self.actor.dropped,
+                **self.actor.metrics(),
                 "lag/mean": float(np.mean(self.learner.version - 1 - batch.policy_version[batch.valid])),
                 "lag/max": int(np.max(self.learner.version - 1 - batch.policy_version[batch.valid])),
                 **self.episodes.report(),
@@ -235,7 +282,7 @@ class SyncRunner:
 
     def _most_evaluation_steps(self) -> float:
         """Where the env sets no limit: evaluation's whole share, or a good deal more than is likely to be needed."""
-        if self.actor.vec.spec.max_episode_steps is not None:
+        if self.actor.spec.max_episode_steps is not None:
             return math.inf
         return max(EVALUATION_SHARE * self._steps, 4 * self._episode_length() * self.evaluator.episodes)
 

@@ -1,0 +1,120 @@
+"""An actor in a process of its own. Run as ``python -m pronghorn.acting.remote``.
+
+It fills columns that it shares with the learner, for as long as it has free ones, with the newest weights there are;
+an unroll is begun and ended with the same. Only column numbers go over the pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pronghorn.acting.actor import Actor
+from pronghorn.processes import launch
+from pronghorn.processes.supervise import Incident
+from pronghorn.transport.shared import SharedWeights
+from pronghorn.types import UserError
+from pronghorn.vec.base import EnvError
+
+@dataclass(frozen=True)
+class Failed:
+    """To the learner: the last words of this process. ``mistake``: a UserError."""
+
+    text: str
+    mistake: bool
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that an actor process needs to know.
+
+    ``make`` gives its actor and the weights it reads; it is told what happens to the envs. ``life`` counts the
+    processes this one follows. In ``lock_step`` it waits for new weights after every unroll. ``observe``: the first
+    unroll is of random actions, from which the statistics of version 0 are made.
+    """
+
+    make: Callable[[Callable[[Incident | Failed], None]], tuple[Actor, SharedWeights]]
+    life: int
+    lock_step: bool
+    observe: bool
+
+
+@dataclass(frozen=True)
+class Filled:
+    """To the learner: these columns can be read. It sends back their numbers once it has."""
+
+    columns: list[int]
+    dropped: int
+    longest_running: int
+
+
+class Closed(Exception):
+    """The learner has said so, or is gone."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The life of an actor process; the exit code."""
+    control = launch.enter(arguments)
+    try:
+        setup: Setup = control.recv()
+        with contextlib.ExitStack() as stack:
+            act(control, setup, stack)
+        return 0
+    except (Closed, EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+    except BaseException as error:
+        own = isinstance(error, (UserError, EnvError))
+        text = str(error) if own else "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):
+            control.send(Failed(text, isinstance(error, UserError)))
+        return 1
+
+
+def act(control: Connection[Any, Any], setup: Setup, stack: contextlib.ExitStack) -> None:
+    """Fills columns until told to end. Raises Closed then."""
+    actor, weights = setup.make(control.send)
+    stack.callback(actor.vec.close)
+    memory, inference = actor.memory, actor.inference
+
+    def hear(seconds: float) -> None:
+        """Takes back columns that have been read."""
+        while control.poll(seconds):
+            message = control.recv()
+            if message is None:
+                raise Closed
+            memory.give_back(message)
+            seconds = 0.0
+
+    def closed() -> bool:
+        hear(0.0)
+        return False
+
+    actor.start(setup.life)
+    seen = 0
+    if setup.observe:
+        inference.load(*weights.fetch())
+        inference.mode, inference.version = "random", -1
+        seen = weights.publications
+        actor.fill(closed)
+        control.send(Filled(memory.hand_over(), actor.dropped, actor.longest_running))
+        inference.mode = "sample"
+    waits = setup.observe
+    while True:
+        while memory.free < memory.batch_size or (waits and weights.publications <= seen):
+            hear(0.001 if memory.free >= memory.batch_size else 1.0)
+        waits, seen = setup.lock_step, weights.publications
+        inference.load(*weights.fetch())
+        actor.fill(closed)
+        control.send(Filled(memory.hand_over(), actor.dropped, actor.longest_running))
+
+
+if __name__ == "__main__":
+    # Not the ``__main__`` module's classes: the learner has to find those it is sent.
+    from pronghorn.acting import remote
+
+    sys.exit(remote.main(sys.argv[1:]))
