@@ -155,6 +155,7 @@ class Learner:
         self.algorithm_state = dict(numbers["algorithm"])
 
     def _walk(self, batch: Trajectory, hyperparameters: Hyperparameters, most: int | None = None) -> Any:
+        batch = self.agent.seen(batch)
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         flat, state = self._flat, self._optimiser_state
@@ -251,7 +252,7 @@ class Learner:
 
     def _policy(self, batch: Trajectory) -> Tensor:
         """Distribution parameters [T, B, P] of the newest weights for the rows of a batch."""
-        observation, first = _acted_on(batch)
+        observation, first = _acted_on(self.agent.seen(batch))
         agent = self._bind(self._views(self._flat))
         return agent(observation, first, batch.core_state, value=False).parameters
 
