@@ -58,8 +58,8 @@ class NetworkConfig:
     std_parametrisation: Literal["log", "softplus"] = "log"
     """how the state-independent standard deviation is stored"""
     init: Literal["orthogonal", "glorot", "lecun"] = "orthogonal"
-    """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal; lecun: IMPALA's,
-    truncated normal of standard deviation 1/√inputs"""
+    """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal; lecun:
+    IMPALA's, truncated normal of standard deviation 1/√inputs"""
     torso: tuple[int, ...] = ()
     """hidden units of each layer before the core, shared by both streams"""
     core: Literal["none", "counting", "lstm", "gru"] = "none"

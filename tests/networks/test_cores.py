@@ -59,10 +59,8 @@ def torch_cells(name, core, inputs, first, state):
     outputs = []
     for row, ended in zip(inputs, first, strict=True):
         state = tuple(torch.where(ended[:, None], torch.zeros_like(part), part) for part in state)
-        if name == "lstm":
-            state = torch.lstm_cell(row, state, *weights)
-        else:
-            state = (torch.gru_cell(row, state[0], *weights),)
+        lstm = name == "lstm"
+        state = torch.lstm_cell(row, state, *weights) if lstm else (torch.gru_cell(row, state[0], *weights),)
         outputs.append(state[0])
     return torch.stack(outputs), state
 
