@@ -155,6 +155,19 @@ class CameraBanditEnv(MaskedBanditEnv):
         return {**drawn, "camera": noise + columns[None, :, None], "context": 0 * drawn["context"]}
 
 
+class MixedEnv(CountingEnv):
+    """A counting env with two actions at once: the one that counts, and a direction that does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(LENGTHS)
+        direction = Leaf("box", (2,), np.dtype(np.float32), low=np.full(2, -1.0), high=np.full(2, 1.0))
+        self.spec = dataclasses.replace(self.spec, action={"count": self.spec.action, "direction": direction})
+
+    def step(self, action: Any) -> Any:
+        """Counts."""
+        return super().step(action["count"])
+
+
 class SignallingEnv(CountingEnv):
     """Interrupts its process in step ``at`` of its life, if there is a file ``marker``, which it removes."""
 

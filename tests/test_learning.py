@@ -5,12 +5,12 @@ import pytest
 import pronghorn
 
 
-def returns(env, seeds, tmp_path, **options):
+def returns(env, seeds, tmp_path, episodes=20, **options):
     found = []
     for seed in seeds:
         run = tmp_path / f"run-{seed}"
         pronghorn.train(env, quiet=True, seed=seed, run=str(run), **options)
-        found.append(pronghorn.evaluate(run, episodes=20)["return_mean"])
+        found.append(pronghorn.evaluate(run, episodes=episodes)["return_mean"])
     return found
 
 
@@ -38,6 +38,29 @@ def test_what_only_an_image_tells_is_learnt(image_encoder, channels, tmp_path):
     }
     (found,) = returns("pronghorn.envs.probes:ImageBanditEnv", [0], tmp_path, steps=4000, **options)
     assert found > 0.95 * 4
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
+def test_a_cue_is_remembered_by_what_has_a_memory(core, tmp_path):
+    options = {
+        "core": core,
+        "core_size": 16,
+        "layers": (),
+        "normalise_observations": False,
+        "unroll_length": 16,
+        "epochs": 4,
+        "minibatches": 2,
+        "learning_rate": 1e-2,
+        "discount": 0.95,
+        "entropy_cost": 0.01,
+        "reward_scaling": "none",
+        "layout": "serial",
+        "threads": 1,
+        "compile": False,
+    }
+    (found,) = returns("pronghorn.envs.probes:CueRecallEnv", [0], tmp_path, episodes=200, steps=10_000, **options)
+    assert 0.35 < found < 0.65 if core == "none" else found > 0.95
 
 
 @pytest.mark.learning

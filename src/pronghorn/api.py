@@ -22,7 +22,7 @@ from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.learning import compiler
-from pronghorn.networks.encoders import sees_images
+from pronghorn.networks.encoders import Inputs, sees_images
 from pronghorn.processes import preflight
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
@@ -36,7 +36,7 @@ from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, t
 from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, Metrics, UserError
+from pronghorn.types import EnvSpec, Metrics, UserError, action_dtype
 from pronghorn.vec.base import EnvError
 from pronghorn.vec.engines import native_rule
 from pronghorn.vec.layout import choose
@@ -161,17 +161,23 @@ class Policy:
         """The next observation starts an episode."""
         state = self._inference.agent.initial_state(1)
         self._first, self._core_state = True, tree.map(lambda tensor: tensor.numpy(), state)
+        self._last_action = tree.map(lambda leaf: np.zeros((1, *leaf.shape), action_dtype(leaf)), self.spec.action)
 
-    def act(self, observation: Tree) -> Tree:
-        """The action, in the env's own units, for one observation of the env."""
+    def act(self, observation: Tree, reward: float = 0.0) -> Tree:
+        """The action, in the env's own units, for one observation of the env.
+
+        ``reward`` is that of the last action; it matters where the agent was trained with ``last_action_and_reward``.
+        """
         batch = tree.map(
             lambda leaf, value: np.asarray(value, leaf.dtype)[None].copy(),
             self.spec.observation,
             tree.conform(self.spec.observation, observation),
         )
         noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
+        if self._inference.agent.last_step is not None:
+            batch = Inputs(batch, self._last_action, np.array([reward], np.float32))
         choice = self._inference(batch, np.array([self._first]), self._core_state, noise)
-        self._first, self._core_state = False, choice.core_state
+        self._first, self._core_state, self._last_action = False, choice.core_state, choice.action
         return tree.map(lambda array: array[0], to_env_actions(self.spec.action, choice.action))
 
 
@@ -380,8 +386,12 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     if compiled is None:
         batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
         long = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM
-        compiled = long and not images and not obstacle
-        against = obstacle or ("the run is too short to repay it", "convolutions gain nothing from it")[images]
+        unrolled = config.network.core in ("lstm", "gru")
+        compiled = long and not images and not unrolled and not obstacle
+        against = "convolutions gain nothing from it" if images else "the run is too short to repay it"
+        if unrolled:
+            against = "a recurrent core takes minutes to compile"
+        against = obstacle or against
         reasons.append(
             f"update {'compiled' if compiled else 'not compiled'}: "
             + ("the run is long enough to repay it" if compiled else against)

@@ -47,7 +47,7 @@ class VecConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Two separate streams, one for the policy, one for the value; images are encoded once for both."""
+    """Two separate streams, one for the policy, one for the value; behind what they share: images' encoder, core."""
 
     layers: tuple[int, ...] = (64, 64)
     """hidden units of each layer of both streams"""
@@ -59,12 +59,20 @@ class NetworkConfig:
     """standard deviation of a Gaussian at the start (exp(-0.5))"""
     std_parametrisation: Literal["log", "softplus"] = "log"
     """how the state-independent standard deviation is stored"""
-    init: Literal["orthogonal", "glorot"] = "orthogonal"
-    """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal"""
-    core: Literal["none", "counting"] = "none"
-    """recurrent core between hidden layers and heads; "counting" counts the steps of an episode, for tests"""
-    image_encoder: Literal["nature", "shallow"] = "nature"
-    """network of uint8 images, shared by both streams: Nature's (3 convolutions, 512) or IMPALA's small one (2, 256)"""
+    init: Literal["orthogonal", "glorot", "lecun"] = "orthogonal"
+    """orthogonal: gain √2, last policy layer 0.01; glorot: uniform, last policy layer truncated normal; lecun:
+    IMPALA's, truncated normal of standard deviation 1/√inputs"""
+    torso: tuple[int, ...] = ()
+    """hidden units of each layer before the core, shared by both streams"""
+    core: Literal["none", "counting", "lstm", "gru"] = "none"
+    """memory of the episode, before both streams; "counting" counts its steps, for tests"""
+    core_size: int = 256
+    """units of an LSTM or a GRU"""
+    last_action_and_reward: bool = False
+    """whether the core (without one: the streams) also sees the last action and the last reward, clipped to [-1, 1]"""
+    image_encoder: Literal["nature", "shallow", "deep"] = "nature"
+    """network of uint8 images, shared by both streams: Nature's (3 convolutions, 512 features), IMPALA's small one (2,
+    256), or IMPALA's deep residual one (15, 256)"""
     normalise_observations: bool = True
     """by streaming mean and standard deviation (vectors only)"""
     observation_clip: float = 10.0
@@ -250,6 +258,8 @@ def validate(config: RunConfig) -> None:
         workers=vec.workers,
         env_timeout=vec.env_timeout,
         layers=min(network.layers, default=1),
+        torso=min(network.torso, default=1),
+        core_size=network.core_size,
         initial_std=network.initial_std,
         observation_clip=network.observation_clip,
         unroll_length=loss.unroll_length,

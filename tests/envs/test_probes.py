@@ -5,6 +5,7 @@ from pronghorn.envs.probes import (
     BanditEnv,
     ConstantRewardEnv,
     CountingEnv,
+    CueRecallEnv,
     ImageBanditEnv,
     MaskedBanditEnv,
     TwoLengthEnv,
@@ -49,6 +50,18 @@ def test_masked_bandit_optimum():
         play(MaskedBanditEnv(), seed, lambda o: int(np.flatnonzero(o["action_mask"])[0]))[0] for seed in range(200)
     ]
     assert np.mean(random) == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_only_the_first_observation_of_cue_recall_tells_the_answer():
+    seen, returns = set(), []
+    for seed in range(100):
+        env, rows = CueRecallEnv(cues=3, delay=2), []
+        rewards, over = play(env, seed, lambda o, rows=rows: rows.append(o) or int(rows[0].argmax()))
+        assert (rewards, over) == ([0.0, 0.0, 1.0], (True, False))
+        assert sum(rows[0]) == 1 and np.array_equal(rows[1:], [[0, 0, 0, 0], [0, 0, 0, 1]])
+        seen.add(int(rows[0].argmax()))
+        returns.append(sum(play(env, seed, lambda _: 2)[0]))
+    assert seen == {0, 1, 2} and np.mean(returns) == pytest.approx(1 / 3, abs=0.1)
 
 
 def brightest(image):

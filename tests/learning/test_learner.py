@@ -214,6 +214,45 @@ def test_images_among_other_leaves_are_learnt_from(options):
     assert learner.agent.encoder.normaliser.moments.mean.shape == (5,)  # of the vector alone
 
 
+NETWORKS = {
+    "lstm": ("CountingEnv", {"core": "lstm"}),
+    "gru": ("CountingEnv", {"core": "gru"}),
+    "lstm, told": ("CountingEnv", {"core": "lstm", "last_action_and_reward": True, "torso": (6,)}),
+    "rows, told": ("CountingEnv", {"last_action_and_reward": True}),
+    "masked": ("MaskedBanditEnv", {"core": "gru", "last_action_and_reward": True}),
+    "deep": ("rig:CameraBanditEnv", {"image_encoder": "deep", "core": "lstm", "last_action_and_reward": True}),
+    "mixed": ("rig:MixedEnv", {"core": "lstm", "last_action_and_reward": True}),
+    "episodes": ("rig:MixedEnv", {"core": "gru", "last_action_and_reward": True, "episodes_per_update": 4}),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_actor_and_learner_agree_whatever_the_network(network):
+    env, options = NETWORKS[network]
+    made = rig.config(env, core_size=8, init="lecun", unroll_length=8, **options)
+    with rig.parts(made) as (actor, learner):
+        actor.inference.mode, actor.inference.version = "random", -1
+        learner.observe(actor.collect())
+        actor.inference.mode = "sample"
+        rig.hand_over(learner, actor)
+        for _ in range(3):
+            batch = actor.collect()
+            learner._checked = False
+            metrics = learner.update(batch, 0.0)
+            assert metrics["check/log_prob_difference"] <= 1e-5
+            rig.hand_over(learner, actor)
+        assert batch.first[1:].any() or made.loss.episodes_per_update  # an episode begins inside
+        # What it was told is part of it: another last action is another policy.
+        if learner.agent.last_step is not None:
+            batch = copied(actor.collect())
+            for array in tree.leaves(batch.action)[:1]:
+                array[...] = np.roll(array, 1, axis=0)
+            before = learner._policy(learner._on_device(batch))
+            for array in tree.leaves(batch.action)[:1]:
+                array[...] = np.roll(array, -1, axis=0)
+            assert not torch.equal(before, learner._policy(learner._on_device(batch)))
+
+
 def test_threads_are_given_back():
     made = rig.config("BanditEnv", threads=2)
     (batch,), spec = collect(made, 1, learn=False)
@@ -277,6 +316,8 @@ def test_a_compiled_update_is_the_eager_one_and_sees_changing_numbers():
         ("BanditEnv", {}, True),
         ("MaskedBanditEnv", {"minibatches": 3}, False),
         ("MaskedBanditEnv", {"core": "counting"}, False),
+        ("MaskedBanditEnv", {"core": "lstm", "core_size": 4, "last_action_and_reward": True, "torso": (4,)}, False),
+        ("BanditEnv", {"core": "gru", "core_size": 4, "env_args": {"length": 3}}, False),
         ("rig:CameraBanditEnv", {"image_encoder": "shallow"}, False),
         ("BanditEnv", {**BATCHPPO, "episodes_per_update": 4, "env_args": {"length": 5}}, False),
     ],

@@ -11,7 +11,6 @@ import torch
 
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.agent import Agent
-from pronghorn.networks.cores import CORES, CountingCore, NoCore
 from pronghorn.networks.encoders import Encoder
 from pronghorn.networks.mlp import MLP
 from pronghorn.ops.running import batch_moments
@@ -122,24 +121,6 @@ def test_glorot_layers_are_uniform_and_the_scaled_last_one_a_truncated_normal():
     assert last.std().item() == pytest.approx(0.8796 * sigma, rel=0.02)
     bound = math.sqrt(6 / 300)
     assert 0.98 * bound < weights(None)[1].abs().max() <= bound
-
-
-def test_without_a_core_nothing_is_carried():
-    core = NoCore()
-    inputs = torch.ones(3, 2)
-    assert core.initial_state(2) == () and core(inputs, torch.zeros(3), ()) == (inputs, ())
-    assert set(CORES) == {"none", "counting"}
-
-
-def test_the_counting_core_counts_and_resets_before_the_row():
-    core = CountingCore()
-    state = core.initial_state(2)
-    assert state.tolist() == [0, 0]
-    first = torch.tensor([[True, False], [False, False], [False, True]])
-    outputs, state = core(torch.zeros(3, 2, 4), first, torch.tensor([9, 5]))
-    assert state.tolist() == [3, 1] and outputs.shape == (3, 2, 4)
-    _, once = core(torch.zeros(1, 2, 4), first[:1], torch.tensor([9, 5]))
-    assert once.tolist() == [1, 6]
 
 
 def test_stepping_is_unrolling():

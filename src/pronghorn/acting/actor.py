@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pronghorn import tree
 from pronghorn.acting.inference import Inference
 from pronghorn.memory.rollout import RolloutMemory
+from pronghorn.networks.encoders import Inputs
 from pronghorn.seeding import Domain, generator
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.tree import Tree
@@ -178,6 +179,8 @@ class Actor:
         observation = _rows(self._observation, index)
         if self.inference.agent.masked:
             _check_masks(observation[ACTION_MASK], envs)
+        if self.inference.agent.last_step is not None:
+            observation = Inputs(observation, _rows(self._last_action, index), self._last_reward[index])
         with self._timers("inference"):
             choice = self.inference(
                 observation, self._first[index], _rows(self._core_state, index), self._noise[envs, rows]

@@ -45,7 +45,8 @@ class Inference:
             self._numpy.refresh()
 
     def __call__(self, observation: Tree, first: BoolArray, core_state: Tree, noise: NDArray[np.float32]) -> Choice:
-        """For a batch of n envs; ``noise`` [n, noise_size] decides the sample."""
+        """For a batch of n envs; ``observation`` [n, …] as ``Agent.seen`` says, ``noise`` [n, noise_size] decides the
+        sample."""
         if self._numpy is None or self.mode == "random":
             return self._choose(observation, first, core_state, noise)
         parameters = self._numpy.parameters(observation)

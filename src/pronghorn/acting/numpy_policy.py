@@ -19,7 +19,8 @@ Array = NDArray[np.float32]
 class NumpyPolicy:
     """Reads the weights of ``agent`` where they are; ``refresh`` after they have changed.
 
-    Only for agents that ``supports`` allows: one Box in, one Gaussian or categorical action out, no mask, no core.
+    Only for agents that ``supports`` allows: one Box in, one Gaussian or categorical action out, and between them no
+    mask and nothing but the streams.
     """
 
     @staticmethod
@@ -28,7 +29,8 @@ class NumpyPolicy:
         one_box = agent.encoder.size == agent.encoder.vector_size == getattr(agent.spec.observation, "size", -1)
         parts = agent.distribution.parts
         one_action = len(parts) == 1 and (parts[0].kind == "gaussian" or parts[0].size == 1)
-        return one_box and one_action and not agent.masked and not agent.recurrent
+        only_streams = not agent.recurrent and agent.torso is None and agent.last_step is None
+        return one_box and one_action and only_streams and not agent.masked
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

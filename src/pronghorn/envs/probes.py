@@ -245,6 +245,42 @@ class ImageBanditEnv:
         return image
 
 
+class CueRecallEnv:
+    """Only memory helps: the first observation shows a cue, the last one asks for it; reward 1 for its number then.
+
+    Observation [cues + 1] float32: the cue, one-hot, in the first step and zeros later; 1 in the last entry where it is
+    asked for, after ``delay`` steps. All other rewards are 0. The best return is 1, without memory ``1 / cues``.
+    Terminated.
+    """
+
+    def __init__(self, cues: int = 2, delay: int = 2) -> None:
+        self.spec = EnvSpec("cue-recall", _box((cues + 1,), np.float32, 0, 1), _discrete(cues))
+        self._cues = cues
+        self._delay = delay
+        self._cue = self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Draws a cue."""
+        self._cue = int(np.random.default_rng(seed).integers(self._cues))
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: Tree) -> Answer:
+        """Rewards the answer."""
+        asked = self._step == self._delay
+        self._step += 1
+        return self._observation(), float(asked and action == self._cue), asked, False, {}
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _observation(self) -> Any:
+        shown = np.zeros(self._cues + 1, np.float32)
+        shown[self._cue] = self._step == 0
+        shown[-1] = self._step == self._delay
+        return shown
+
+
 class FaultyEnv:
     """A ``CountingEnv`` that fails in its ``at``-th call (from 0) of ``phase``: construct, reset or step.
 

@@ -1,4 +1,4 @@
-"""The agent: encoder, core, policy and value streams, and the statistics that belong to their weights."""
+"""The agent: encoder, torso, core, policy and value streams, and the statistics that belong to their weights."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pronghorn import tree
 from pronghorn.config import NetworkConfig
-from pronghorn.networks.cores import CORES
-from pronghorn.networks.encoders import Encoder
-from pronghorn.networks.mlp import MLP
+from pronghorn.networks.cores import make_core
+from pronghorn.networks.encoders import Encoder, Inputs, LastStep, with_last_step
+from pronghorn.networks.mlp import MLP, Torso
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.running import Scale
 from pronghorn.tree import Tree
-from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
+from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, Trajectory, UserError
 
 
 class AgentOutput(NamedTuple):
@@ -31,7 +30,8 @@ class AgentOutput(NamedTuple):
 class Agent(nn.Module):
     """One state dict: parameters, observation statistics, reward scale.
 
-    Policy and value are two streams that share nothing but the statistics and, where images are seen, the encoder.
+    Policy and value are two streams that share nothing but the statistics and what stands before them: the network of
+    images, the torso and the core, where there are any.
 
     Args:
         spec: of the env; leaves that cannot be handled raise UserError naming them.
@@ -45,14 +45,22 @@ class Agent(nn.Module):
         self.spec = spec
         self.distribution = ActionDistribution(spec.action)
         self.encoder = Encoder(spec.observation, config, generator)
-        self.core = CORES[config.core]()
+        self.torso = None
+        size = self.encoder.size
+        if config.torso:
+            self.torso = Torso([size, *config.torso], config.activation, init=config.init, generator=generator)
+            size = self.torso.size
+        self.last_step = LastStep(spec.action) if config.last_action_and_reward else None
+        if self.last_step is not None:
+            size += self.last_step.size
+        self.core = make_core(config.core, size, config.core_size, generator)
         self.recurrent = self.core.recurrent
         self.reward_scale = Scale()
         self.masked = isinstance(spec.observation, dict) and ACTION_MASK in spec.observation
         if self.masked:
             _check_mask(spec, self.distribution)
 
-        sizes = [self.encoder.size, *config.layers]
+        sizes = [self.core.size, *config.layers]
         means, logits = self.distribution.mean_size, self.distribution.logit_size
         self.policy = MLP(
             [*sizes, means + logits],
@@ -71,6 +79,10 @@ class Agent(nn.Module):
         """The core state at the start of an episode, [batch, …] in every leaf."""
         return self.core.initial_state(batch)
 
+    def seen(self, batch: Trajectory) -> Trajectory:
+        """The batch with all that this agent looks at as its observation: ``Inputs`` if it is told its last step."""
+        return batch if self.last_step is None else with_last_step(batch)
+
     def forward(
         self,
         observation: Tree,
@@ -82,9 +94,10 @@ class Agent(nn.Module):
     ) -> AgentOutput:
         """Time-major over rows [T, B, …]; without a recurrent core any leading dimensions will do.
 
-        ``core_state`` [B, …] is what was carried into row 0. ``policy`` and ``value`` say what to compute.
+        ``observation`` is what ``seen`` says. ``core_state`` [B, …] is what was carried into row 0. ``policy`` and
+        ``value`` say what to compute.
         """
-        features, core_state = self.core(self.encoder(observation), first, core_state)
+        features, core_state = self.core(self._features(observation, first), first, core_state)
         parameters = values = features.new_empty(0)
         if policy:
             parameters = self._policy(features, observation)
@@ -94,11 +107,11 @@ class Agent(nn.Module):
 
     def step(self, observation: Tree, first: Tensor, core_state: Tree) -> tuple[Tensor, Tree]:
         """Acting on a batch [B, …]: distribution parameters [B, P] and the new core state. Values are left out."""
-        if not self.recurrent:
-            return self._policy(self.encoder(observation), observation), ()
-        rows = tree.map(lambda array: array.unsqueeze(0), observation)
-        output = self(rows, first.unsqueeze(0), core_state, value=False)
-        return output.parameters.squeeze(0), output.core_state
+        features = self._features(observation, first)
+        if self.recurrent:
+            outputs, core_state = self.core(features.unsqueeze(0), first.unsqueeze(0), core_state)
+            features = outputs.squeeze(0)
+        return self._policy(features, observation), core_state
 
     def log_std(self) -> Tensor:
         """Of the Gaussian parts, [means]: state-independent."""
@@ -109,13 +122,22 @@ class Agent(nn.Module):
         """Parameters [batch, P] of the distribution of random legal actions."""
         return self._legal(self.distribution.null_parameters().expand(batch, -1), observation)
 
+    def _features(self, observation: Tree, first: Tensor) -> Tensor:
+        """What the core consumes."""
+        features: Tensor = self.encoder(_of_env(observation))
+        if self.torso is not None:
+            features = self.torso(features)
+        if self.last_step is not None:
+            features = torch.cat([features, self.last_step(observation, first)], -1)
+        return features
+
     def _policy(self, features: Tensor, observation: Tree) -> Tensor:
         return self._legal(self._with_deviation(self.policy(features)), observation)
 
     def _legal(self, parameters: Tensor, observation: Tree) -> Tensor:
         if not self.masked:
             return parameters
-        mask = observation[ACTION_MASK]
+        mask = _of_env(observation)[ACTION_MASK]
         return self.distribution.mask(parameters, mask.reshape(*parameters.shape[:-1], -1))
 
     def _with_deviation(self, outputs: Tensor) -> Tensor:
@@ -124,6 +146,10 @@ class Agent(nn.Module):
         log_std = self.log_std()
         means, logits = outputs[..., : self.distribution.mean_size], outputs[..., self.distribution.mean_size :]
         return self.distribution.join(torch.tanh(means) if self.tanh_mean else means, logits, log_std)
+
+
+def _of_env(observation: Tree) -> Tree:
+    return observation.observation if isinstance(observation, Inputs) else observation
 
 
 def _check_mask(spec: EnvSpec, distribution: ActionDistribution) -> None:

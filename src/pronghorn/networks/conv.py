@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from pronghorn.networks.mlp import start_hidden
+from pronghorn.networks.mlp import Init, start_hidden
 from pronghorn.types import UserError
 
 
@@ -48,7 +49,7 @@ class ConvNet(nn.Module):
         shape: tuple[int, int, int],
         layers: Layers,
         *,
-        init: Literal["orthogonal", "glorot"],
+        init: Init,
         generator: torch.Generator,
         name: str = "the image",
     ) -> None:
@@ -74,21 +75,32 @@ class ConvNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[..., channels, height, width] to [..., size] float32; uint8 is scaled to [0, 1], floats are taken as is."""
-        images = image.reshape(-1, *image.shape[-3:])
-        parts = torch.split(images, CPU_IMAGES) if images.device.type == "cpu" else (images,)
-        features = [self._features(part) for part in parts]
-        whole = features[0] if len(features) == 1 else torch.cat(features)
-        return whole.reshape(*image.shape[:-3], self.size)
+        return in_parts(image, self._features, self.size, CPU_IMAGES)
 
     def _features(self, images: Tensor) -> Tensor:
-        # With the channels innermost a CPU convolves up to twice as fast; uint8 is the cheaper to rearrange.
-        x = images.contiguous(memory_format=torch.channels_last).to(torch.float32)
-        if images.dtype == torch.uint8:
-            x = x.mul_(1 / 255)  # in place: it is our copy
+        x = floats(images)
         for layer in self._layers:
             x = torch.relu_(layer(x))
         x = x.permute(0, 2, 3, 1).flatten(1)  # as it lies in memory
         return torch.relu_(self.linear(x))
+
+
+def in_parts(image: Tensor, features: Callable[[Tensor], Tensor], size: int, most: int) -> Tensor:
+    """``features`` [N, size] of images [..., channels, height, width], on a CPU for ``most`` at a time; [..., size]."""
+    images = image.reshape(-1, *image.shape[-3:])
+    parts = torch.split(images, most) if images.device.type == "cpu" else (images,)
+    found = [features(part) for part in parts]
+    whole = found[0] if len(found) == 1 else torch.cat(found)
+    return whole.reshape(*image.shape[:-3], size)
+
+
+def floats(images: Tensor) -> Tensor:
+    """Images [N, channels, height, width] as the convolutions want them: uint8 scaled to [0, 1], floats as they are."""
+    # With the channels innermost a CPU convolves up to twice as fast; uint8 is the cheaper to rearrange.
+    x = images.contiguous(memory_format=torch.channels_last).to(torch.float32)
+    if images.dtype == torch.uint8:
+        x = x.mul_(1 / 255)  # in place: it is our copy
+    return x
 
 
 def _least_side(layers: Layers) -> int:

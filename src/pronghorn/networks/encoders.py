@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import dataclasses
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +13,10 @@ from torch.nn import functional
 from pronghorn import tree
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.conv import CNNS, ConvNet
+from pronghorn.networks.resnet import ResNet
 from pronghorn.ops.running import VectorNormaliser
 from pronghorn.tree import Tree
-from pronghorn.types import ACTION_MASK, Leaf, UserError
+from pronghorn.types import ACTION_MASK, Leaf, Trajectory, UserError
 
 
 def without_mask(observation: Tree) -> Tree:
@@ -45,14 +47,13 @@ class Encoder(nn.Module):
         self._vectors = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind == "box" and not is_image(leaf)]
         self._discrete = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind != "box"]
         self._images: list[tuple[int, ImageLayout]] = []
-        networks = []
+        networks: list[ConvNet | ResNet] = []
         for index, (path, leaf) in leaves:
             if is_image(leaf):
                 name = f"observation/{path}".rstrip("/")
                 layout = image_layout(leaf, name)
                 self._images.append((index, layout))
-                cnn = CNNS[config.image_encoder]
-                networks.append(ConvNet(layout.shape, cnn, init=config.init, generator=generator, name=name))
+                networks.append(_image_network(layout.shape, config, generator, name))
         self.images = nn.ModuleList(networks)
         self.vector_size = sum(leaf.size for _, leaf in self._vectors)
         categories = sum(sum(leaf.categories) for _, leaf in self._discrete)
@@ -65,10 +66,7 @@ class Encoder(nn.Module):
     def vector(self, observation: Tree) -> Tensor:
         """The box leaves that are no images, [..., vector_size], as they came."""
         values = tree.leaves(without_mask(observation))
-        boxes = [
-            values[index].flatten(values[index].ndim - len(leaf.shape)) if leaf.shape else values[index].unsqueeze(-1)
-            for index, leaf in self._vectors
-        ]
+        boxes = [_flat(leaf, values[index]) for index, leaf in self._vectors]
         return boxes[0] if len(boxes) == 1 else torch.cat(boxes, -1)
 
     def forward(self, observation: Tree) -> Tensor:
@@ -84,6 +82,46 @@ class Encoder(nn.Module):
             for (index, layout), network in zip(self._images, self.images, strict=True):
                 parts.append(network(layout.channels_first(values[index])))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class Inputs(NamedTuple):
+    """What an agent sees that is also told its last step; ``last_action`` as sampled, ``last_reward`` raw."""
+
+    observation: Tree
+    last_action: Tree
+    last_reward: Any
+
+
+def with_last_step(batch: Trajectory) -> Trajectory:
+    """The batch with ``Inputs`` [T+1, B, …] as its observation: row t has the action and reward of row t-1, row 0 what
+    was carried into it. Where ``first`` they are those of another episode: ``LastStep`` leaves them out."""
+
+    def earlier(carried: Tensor, rows: Tensor) -> Tensor:
+        return torch.cat([carried.unsqueeze(0), rows])
+
+    action = tree.map(earlier, batch.last_action, batch.action)
+    inputs = Inputs(batch.observation, action, earlier(batch.last_reward, batch.reward))
+    return dataclasses.replace(batch, observation=inputs)
+
+
+class LastStep:
+    """The last reward, clipped to [-1, 1], and the last action as features: discrete ones one-hot, boxes as sampled.
+
+    Args:
+        spec: tree of ``Leaf``, of actions.
+    """
+
+    def __init__(self, spec: Tree) -> None:
+        # What is sampled counts from 0.
+        self._leaves = [dataclasses.replace(leaf, start=None) for leaf in tree.leaves(spec)]
+        self.size = 1 + sum(leaf.size if leaf.kind == "box" else sum(leaf.categories) for leaf in self._leaves)
+
+    def __call__(self, inputs: Inputs, first: Tensor) -> Tensor:
+        """[..., size] float32, zero where ``first`` [...]."""
+        parts = [inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)]
+        for leaf, value in zip(self._leaves, tree.leaves(inputs.last_action), strict=True):
+            parts += [_flat(leaf, value)] if leaf.kind == "box" else _one_hots(leaf, value)
+        return torch.cat(parts, -1).masked_fill(first.unsqueeze(-1), 0.0)
 
 
 def is_image(leaf: Leaf) -> bool:
@@ -130,8 +168,21 @@ def _one_hots(leaf: Leaf, value: Tensor) -> list[Tensor]:
     index = value.to(torch.int64)
     if leaf.start is not None:
         index = index - torch.as_tensor(leaf.start, device=value.device)
-    flat = index.flatten(index.ndim - len(leaf.shape)) if leaf.shape else index.unsqueeze(-1)
+    flat = _flat(leaf, index)
     return [
         functional.one_hot(flat[..., entry], categories).to(torch.float32)
         for entry, categories in enumerate(leaf.categories)
     ]
+
+
+def _flat(leaf: Leaf, value: Tensor) -> Tensor:
+    """[..., size] of [..., *shape]."""
+    return value.flatten(value.ndim - len(leaf.shape)) if leaf.shape else value.unsqueeze(-1)
+
+
+def _image_network(
+    shape: tuple[int, int, int], config: NetworkConfig, generator: torch.Generator, name: str
+) -> ConvNet | ResNet:
+    if config.image_encoder == "deep":
+        return ResNet(shape, init=config.init, generator=generator)
+    return ConvNet(shape, CNNS[config.image_encoder], init=config.init, generator=generator, name=name)
