@@ -183,9 +183,7 @@ def remote_actors(
     return actors, close
 
 
-def _actor_plans(
-    config: RunConfig, spec: EnvSpec, ring: SharedColumns, weights: SharedWeights
-) -> Iterator[ActorPlan]:
+def _actor_plans(config: RunConfig, spec: EnvSpec, ring: SharedColumns, weights: SharedWeights) -> Iterator[ActorPlan]:
     """The envs of the config, shared out among its actors, each with its part of the ring."""
     layout = weights_layout(agent(config, spec).state_dict())
     columns = ring_columns(config)
@@ -193,9 +191,7 @@ def _actor_plans(
     for envs in np.array_split(np.arange(config.vec.num_envs), config.actors or 1):
         first, count = int(envs[0]), len(envs)
         own = range(first * per_env, (first + count) * per_env)
-        make = functools.partial(
-            remote_actor, config, first, count, own, columns, ring.fd, layout, weights.fd
-        )
+        make = functools.partial(remote_actor, config, first, count, own, columns, ring.fd, layout, weights.fd)
         yield ActorPlan(range(first, first + count), own, make)
 
 
@@ -252,9 +248,7 @@ def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
     """A batch of zeros in the shape of training's: what a compiler needs to see."""
     acting = agent(config, spec)
     columns = config.columns_per_update
-    memory = RolloutMemory(
-        _slots(acting, spec, config.loss.unroll_length), range(columns), columns, sort_by_env=False
-    )
+    memory = RolloutMemory(_slots(acting, spec, config.loss.unroll_length), range(columns), columns, sort_by_env=False)
     for array in tree.leaves(memory.arrays):
         array[...] = np.zeros((), array.dtype)
     for env in range(columns):

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pronghorn.ops.losses import clipped_surrogate, explained_variance, squared_error, standardise, weighted_mean
+from pronghorn.ops.losses import (
+    clipped_surrogate,
+    explained_variance,
+    soft_asymmetric,
+    squared_error,
+    standardise,
+    weighted_mean,
+)
 
 
 def rows(seed, n, dtype=np.float64):
@@ -94,3 +101,11 @@ def test_compiles_to_one_graph():
     inputs = torch.rand(9) + 0.5, torch.randn(9), torch.rand(9), torch.tensor(0.2)
     torch.testing.assert_close(compiled(*inputs), losses(*inputs))
     assert not math.isnan(losses(*inputs)[0])
+
+
+def test_the_soft_asymmetric_clip_is_that_of_the_code():
+    found = soft_asymmetric(torch.tensor([-1e3, -5.0, -1.0, 0.0, 1e-3, 1.0, 5.0, 1e3], dtype=torch.float64)).tolist()
+    five = 5 * math.tanh(1.0)
+    one = 5 * math.tanh(0.2)  # 0.99; the caption in the paper gives 5 tanh 1 = 3.81
+    expected = [-1.5, -0.3 * five, -0.3 * one, 0.0, 5 * math.tanh(2e-4), one, five, 5.0]
+    assert found == pytest.approx(expected, abs=1e-12)

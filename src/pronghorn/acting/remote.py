@@ -21,6 +21,7 @@ from pronghorn.transport.shared import SharedWeights
 from pronghorn.types import UserError
 from pronghorn.vec.base import EnvError
 
+
 @dataclass(frozen=True)
 class Failed:
     """To the learner: the last words of this process. ``mistake``: a UserError."""

@@ -1,21 +1,20 @@
 """Actors in other processes, seen from the learner: the collector of the asynchronous runner.
 
-Lag is bounded in one of two ways. In lock-step (``max_policy_lag`` 0) a batch is one unroll of every env, all begun with
-the version that is being improved; whoever finishes first waits, and the run is that of a single process, bit for bit.
+Lag is bounded in one of two ways. In lock-step (``max_policy_lag`` 0) a batch is one unroll of every env, all begun
+with the version that is being improved; whoever finishes first waits, and the run is that of a single process, bit for bit.
 Otherwise batches fill in the order in which unrolls are finished, and one whose oldest row is more than
 ``max_policy_lag`` versions old when its batch begins is not learnt from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, Literal
-
-import numpy as np
 
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.remote import Failed, Filled, Setup
@@ -216,10 +215,8 @@ class RemoteActors:
         for remote in self._remotes:
             columns = [column for owner, column in read if owner is remote and column in remote.plan.columns]
             if columns:
-                try:
+                with contextlib.suppress(OSError):  # it has died, and whoever listens to it will see
                     remote.child.send(columns)
-                except OSError:
-                    pass  # it has died, and whoever listens to it will see
 
     def _listen(self) -> bool:
         """Whether an actor has finished something, within a second."""
