@@ -85,6 +85,7 @@ BELOW_THE_LINE = {
     "acting.numpy_policy": 4,
     "acting.inference": 4,
     "acting.server": 4,
+    "acting.remote": 5.5,
     "acting.actor": 5,
     "evaluation": 6,
     "runners.sync": 7,

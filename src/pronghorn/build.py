@@ -24,9 +24,10 @@ from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
 from pronghorn.memory.rollout import RolloutMemory
-from pronghorn.memory.slots import SharedColumns
+from pronghorn.memory.slots import SharedColumns, slots_layout
 from pronghorn.networks.agent import Agent
 from pronghorn.processes.preflight import Needs
+from pronghorn.processes.shared import BLOCK_FDS, mapped
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.asynchronous import ActorPlan, RemoteActors
 from pronghorn.seeding import Domain, stream_seed
@@ -275,8 +276,15 @@ def needs(config: RunConfig, spec: EnvSpec) -> Needs:
     counts = (num_envs, evaluated) if config.vec.layout == "pool" else ()
     workers = [min(config.vec.workers or 1, count) for count in counts]
     pools = [footprint(spec, count, number) for count, number in zip(counts, workers, strict=True)]
+    if config.actors is not None:
+        columns = ring_columns(config)
+        ring = mapped(slots_layout(_slots(acting, spec, config.loss.unroll_length), columns))
+        weights = mapped(weights_layout(acting.state_dict()))
+        growing = columns * column
+        pools = [(ring + weights, 2 * BLOCK_FDS + config.actors)]
     return Needs(
         num_envs=num_envs,
+        actors=config.actors or 0,
         rollouts=growing + episodes * (1 + batches) * column + 2 * evaluated * short,
         own=OWN_BYTES
         + bool(config.compile) * COMPILER_BYTES

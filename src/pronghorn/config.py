@@ -192,7 +192,7 @@ class RunConfig:
     algorithm: AlgorithmName = "ppo"
     """how it learns"""
     runner: Literal["sync", "async"] = "sync"
-    """who waits for whom: sync collects, learns, and repeats; async has actor processes that never wait for a learner"""
+    """who waits for whom: sync collects, learns, and repeats; async has actor processes that act meanwhile"""
     actors: int | None = None
     """actor processes of the async runner (chosen: the cores less one for the learner)"""
     batch_size: int | None = None

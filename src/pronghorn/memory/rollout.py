@@ -155,6 +155,10 @@ class RolloutMemory:
         self.arrays["valid"][column, length:] = False
         self.arrays["policy_version"][column, length:] = 0
 
+    def release(self) -> None:
+        """Lets go of the columns, which are of no use any more."""
+        self.arrays, self.lengths = {}, np.zeros(0, np.int64)
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays of the columns in use, their numbers) for a checkpoint."""
         used = sorted(set(range(len(self.lengths))) - set(self._free))

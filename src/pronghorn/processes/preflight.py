@@ -15,13 +15,17 @@ from pronghorn.types import UserError
 WORKER_BYTES = 75_000_000
 """Of an env worker's own memory, an estimate: measured with NumPy, Gymnasium and MuJoCo."""
 
+ACTOR_BYTES = 200_000_000
+"""Of an actor process, an estimate: measured with torch, Gymnasium and MuJoCo."""
+
 SPARE_DESCRIPTORS = 32
 """Left for what is open only for a moment: checkpoints, the start of a process, imports."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of a run. ``workers`` are the processes that step at the same time, ``processes`` all env workers; ``rollouts``
+    """Of a run. ``workers`` are the processes that step at the same time, ``processes`` all env workers, ``actors``
+    those of the asynchronous runner; ``rollouts``
     are columns and batches, ``own`` is an estimate of what else this process will take; ``growing`` is as much of the
     memory as is proportional to ``num_envs``. Memory is in bytes."""
 
@@ -32,6 +36,7 @@ class Needs:
     shared: int = 0
     workers: int = 0
     processes: int = 0
+    actors: int = 0
     descriptors: int = 0
 
     @property
@@ -41,6 +46,7 @@ class Needs:
             "shared": self.shared,
             "of rollouts": self.rollouts,
             f"in {self.processes:,} env worker{'s' * (self.processes != 1)}": self.processes * WORKER_BYTES,
+            f"in {self.actors:,} actor{'s' * (self.actors != 1)}": self.actors * ACTOR_BYTES,
             "more in this process": self.own,
         }
         return {kind: size for kind, size in kinds.items() if size}
@@ -113,9 +119,13 @@ def size_of(count: int) -> str:
 def _way_out(needs: Needs, machine: Machine) -> str:
     """What to change, by what takes the most."""
     of_workers, of_envs = needs.processes * WORKER_BYTES, needs.rollouts + needs.shared
+    of_actors = needs.actors * ACTOR_BYTES
     left = machine.memory - needs.memory
-    if needs.own > max(of_workers, of_envs):
+    if needs.own > max(of_workers, of_envs, of_actors):
         return "free some, or use smaller --layers"
+    if of_actors > max(of_workers, of_envs):
+        fitting = (left + of_actors) // ACTOR_BYTES
+        return f"use --actors {fitting} or fewer" if fitting > 0 else "use --runner sync"
     if of_workers > of_envs:
         fitting = (left + of_workers) // WORKER_BYTES
         # Evaluation has workers of its own: as many as now, or as many as training, whichever is less.

@@ -1,8 +1,8 @@
 """Actors in other processes, seen from the learner: the collector of the asynchronous runner.
 
 Lag is bounded in one of two ways. In lock-step (``max_policy_lag`` 0) a batch is one unroll of every env, all begun
-with the version that is being improved; whoever finishes first waits, and the run is that of a single process, bit for bit.
-Otherwise batches fill in the order in which unrolls are finished, and one whose oldest row is more than
+with the version that is being improved; whoever finishes first waits, and the run is that of a single process, bit for
+bit. Otherwise batches fill in the order in which unrolls are finished, and one whose oldest row is more than
 ``max_policy_lag`` versions old when its batch begins is not learnt from.
 """
 
@@ -168,6 +168,7 @@ class RemoteActors:
         deadline = time.monotonic() + CLOSE_SECONDS
         for remote in self._remotes:
             remote.child.end(max(0.0, deadline - time.monotonic()))
+        self._memory.release()
 
     def _launch(self, observe: bool) -> None:
         self._running = True

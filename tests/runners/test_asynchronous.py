@@ -1,0 +1,177 @@
+"""Actors in processes of their own: nothing lost, nothing mixed, as old as allowed, and mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rig
+from acting.test_actor_engines import Rows
+from safetensors.numpy import load_file
+
+from pronghorn import api, build
+from pronghorn.processes.supervise import Supervisor
+from pronghorn.transport.shared import SharedWeights, weights_layout
+from pronghorn.types import Trajectory
+
+
+def asynchronous(env="CountingEnv", **options):
+    return rig.config(env, **{"runner": "async", "actors": 2, **options})
+
+
+@contextmanager
+def remote(made, warnings=None):
+    """Started actors with the learner whose weights they use."""
+    spec = build.env_spec(made)
+    learner = build.learner(made, spec)
+    weights = SharedWeights(weights_layout(learner.weights()))
+    warn = (lambda text: None) if warnings is None else warnings.append
+    actors, close = build.remote_actors(made, spec, weights, Supervisor(), warn)
+    try:
+        publish(weights, actors, learner)
+        actors.start()
+        yield actors, learner, weights
+    finally:
+        close()
+        weights.close()
+
+
+def publish(weights, actors, learner, version=None):
+    number = learner.version if version is None else version
+    weights.publish(learner.weights(), number)
+    actors.inference.load(learner.weights(), number)
+
+
+def children():
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def memory_files():
+    return sum("memfd" in str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+
+
+def equal(one: Trajectory, other: Trajectory) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
+
+
+def flat(batch):
+    arrays = []
+    batch.map(lambda array: arrays.append(array) or array)
+    return arrays
+
+
+def test_in_lock_step_batches_are_those_of_one_process():
+    # Four envs each at least: a forward pass of fewer rows may take another kernel, whose last bits differ.
+    made = asynchronous(core="counting", max_policy_lag=0, num_envs=8)
+    alone = rig.config(core="counting", num_envs=8)
+    found, wanted = [], []
+    with remote(made) as (actors, learner, weights):
+        for version in range(5):
+            found.append(actors.collect())
+            publish(weights, actors, learner, version)
+    with rig.parts(alone) as (actor, learner):
+        actor.inference.mode, actor.inference.version = "random", -1
+        for version in range(5):
+            wanted.append(actor.collect())
+            actor.inference.mode = "sample"
+            actor.inference.load(learner.weights(), version)
+    assert all(equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("batch_size", [None, 3, 7])
+def test_no_row_is_lost_or_told_twice(batch_size):
+    made = asynchronous(max_policy_lag=1000, batch_size=batch_size)
+    rows = [Rows() for _ in range(5)]
+    with remote(made) as (actors, learner, weights):
+        for version in range(25):
+            batch = actors.collect()
+            assert len(batch.env) == (batch_size or 5)
+            for column, env in enumerate(batch.env.tolist()):
+                rows[env].add(batch, column, 7)
+            for column in range(len(batch.env)):  # one version from the beginning of an unroll to its end
+                assert len(set(batch.policy_version[:, column].tolist())) == 1
+            publish(weights, actors, learner, version)
+    assert sum(row.ends for row in rows) > 20
+
+
+def test_what_is_too_old_is_not_learnt_from_and_alarms():
+    warnings = []
+    made = asynchronous(max_policy_lag=2)
+    with remote(made, warnings) as (actors, learner, weights):
+        actors.collect()
+        for version in range(0, 50, 5):
+            publish(weights, actors, learner, version)
+            time.sleep(0.2)  # they fill what they have, and then
+            publish(weights, actors, learner, version + 3)
+            asked = iter((False, True))
+            batch = actors.collect(lambda asked=asked: next(asked, True))
+            assert batch is None or (batch.policy_version[batch.valid] >= version + 1).all()
+        assert actors.metrics()["lag/dropped"] > 20
+    assert any("is too slow: its unrolls are more than 2 updates old" in text for text in warnings)
+
+
+@pytest.mark.parametrize("options", [{"max_policy_lag": 0}, {"max_policy_lag": 3}])
+def test_a_killed_actor_is_replaced(options, tmp_path):
+    before = memory_files()
+    made = asynchronous(steps=6000, run=str(tmp_path / "run"), **options)
+
+    def kill() -> None:
+        for _ in range(2):
+            time.sleep(2.0)
+            for pid in children()[:1]:
+                os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    result = api.train(made, quiet=True)
+    thread.join()
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    restarts = [event for event in events if event["event"] == "restart"]
+    assert result.exit_code == 0 and events[-1]["event"] == "stop"
+    assert restarts and "signal 9" in restarts[0]["cause"] and len(restarts[0]["lost"]) in (2, 3)
+    assert not children() and memory_files() == before
+
+
+def weights_of(run: Path):
+    newest = max((run / "checkpoints").glob("step_*"))
+    arrays = {}
+    for path in newest.glob("*.safetensors"):
+        arrays |= load_file(path)
+    return {name: array for name, array in arrays.items() if not name.startswith("actor/")}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_in_lock_step_a_run_is_that_of_the_sync_runner(algorithm, tmp_path):
+    options = {"algorithm": algorithm, "steps": 600}
+    records = []
+    for name, made in (
+        ("async", asynchronous(max_policy_lag=0, run=str(tmp_path / "async"), **options)),
+        ("sync", rig.config("CountingEnv", run=str(tmp_path / "sync"), **options)),
+    ):
+        assert api.train(made, quiet=True).exit_code == 0
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        left_out = {"queue/columns", "lag/dropped"}
+        records.append(
+            [{k: v for k, v in record.items() if k not in left_out} for record in rig.lasting(map(json.loads, lines))]
+        )
+    one, other = weights_of(tmp_path / "async"), weights_of(tmp_path / "sync")
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    assert records[0] == records[1]
+
+
+def test_resume_begins_new_episodes_and_shares_no_noise(tmp_path):
+    made = asynchronous(steps=400, run=str(tmp_path / "run"))
+    assert api.train(made, quiet=True).exit_code == 0
+    result = api.resume(tmp_path / "run", steps=800, quiet=True)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert result.exit_code == 0
+    assert any(event.get("envs") == "envs began new episodes" for event in events)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps) and steps[-1] >= 800
