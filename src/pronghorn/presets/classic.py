@@ -37,9 +37,9 @@ def presets() -> dict[str, dict[str, Any]]:
         # The original learns from chunks of 50 steps here; whole episodes keep the value targets unbiased.
         "batchppo-pendulum": batchppo | {"steps": 1_000_000, "unroll_length": 200},
         "impala-classic": impala | {"steps": 500_000},
-        "impala-cartpole": impala | {"steps": 100_000, "num_envs": 8},
+        "impala-cartpole": impala | {"steps": 100_000, "num_envs": 8, "unroll_length": 10, "learning_rate": 3e-3},
         "impala-pendulum": impala | {"steps": 300_000, "num_envs": 8},
         "a2c-classic": a2c | {"steps": 500_000},
-        "a2c-cartpole": a2c | {"steps": 100_000, "num_envs": 8},
+        "a2c-cartpole": a2c | {"steps": 100_000, "num_envs": 8, "learning_rate": 3e-3},
         "a2c-pendulum": a2c | {"steps": 300_000, "num_envs": 8},
     }
