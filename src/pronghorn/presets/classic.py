@@ -19,7 +19,7 @@ def presets() -> dict[str, dict[str, Any]]:
         "discount": 0.9,
         "trace_lambda": 0.95,
         "entropy_cost": 0.0,
-        "learning_rate": 4e-3,
+        "learning_rate": 2e-3,
     }
     return {
         "ppo-classic": {"steps": 500_000, "unroll_length": 256, "epochs": 4},
