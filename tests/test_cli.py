@@ -258,7 +258,14 @@ def test_the_algorithm_decides_what_the_options_are(calls: list[Any]) -> None:
 def test_env_args_add_to_those_of_the_preset(calls: list[Any]) -> None:
     main(["train", "ALE/Pong-v5", "--algorithm", "impala", "--env-arg", "frame_stack=2"])
     main(["train", "ALE/Pong-v5", "--algorithm", "impala", "--env-arg", "life_loss=false"])
-    assert [call[1].env_args for call in calls] == [{"life_loss": True, "frame_stack": 2}, {"life_loss": False}]
+    pronghorn.train("ALE/Pong-v5", "impala", env_args={"frame_stack": 3})
+    pronghorn.train("ALE/Pong-v5", "impala")
+    assert [call[1].env_args for call in calls] == [
+        {"life_loss": True, "frame_stack": 2},
+        {"life_loss": False},
+        {"life_loss": True, "frame_stack": 3},
+        {"life_loss": True},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,13 @@ def test_cartpole_is_solved(tmp_path):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("algorithm", ["impala", pytest.param("a2c", marks=pytest.mark.learning)])
+def test_cartpole_is_balanced_by_one_pass_over_each_batch(algorithm, tmp_path):
+    found = returns("CartPole-v1", [0], tmp_path, algorithm=algorithm, steps=100_000, layout="serial", threads=1)
+    assert min(found) > 400
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("image_encoder", "channels"), [("shallow", 1), ("nature", 4)])
 def test_what_only_an_image_tells_is_learnt(image_encoder, channels, tmp_path):
     options = {

@@ -396,14 +396,15 @@ def test_one_update_is_one_step_of_the_optimiser(compiled, monkeypatch):
     torch.testing.assert_close(learner._flat, expected, rtol=1e-5, atol=1e-7)
 
 
-def train(made, updates):
-    """(learner, last batch, played with the mode) after training, closed."""
+def train(made, updates, lag=0):
+    """(learner, last batch, played with the mode) after training, closed; the actor gets weights every ``lag`` + 1."""
     with rig.parts(made) as (actor, learner):
         actor.inference.mode, actor.inference.version = "random", -1
         learner.observe(actor.collect())
         actor.inference.mode = "sample"
         for number in range(updates):
-            rig.hand_over(learner, actor)
+            if number % (lag + 1) == 0:
+                rig.hand_over(learner, actor)
             learner.update(actor.collect(), number / updates)
         rig.hand_over(learner, actor)
         actor.inference.mode = "mode"
@@ -433,11 +434,17 @@ def test_a_contextual_bandit_is_solved(algorithm, options):
     assert (batch.reward[batch.valid] == 1.0).mean() > 0.98
 
 
+def test_a_contextual_bandit_is_solved_by_weights_that_lag_behind():
+    made = rig.config("BanditEnv", "impala", num_envs=8, unroll_length=16, learning_rate=0.01, reward_scaling="none")
+    learner, batch = train(made, 160, lag=9)
+    assert learner.version == 160 and (batch.reward[batch.valid] == 1.0).mean() > 0.98
+
+
 @pytest.mark.parametrize(("algorithm", "options"), [("impala", {}), ("a2c", A2C)])
 def test_a_masked_bandit_is_solved_without_an_illegal_action(algorithm, options):
     # The env raises where an illegal action is taken.
     options = {"learning_rate": 0.02, "layers": (32,), "reward_scaling": "none", **options}
-    _, batch = train(rig.config("MaskedBanditEnv", algorithm, num_envs=8, unroll_length=40, **options), 150)
+    _, batch = train(rig.config("MaskedBanditEnv", algorithm, num_envs=8, unroll_length=40, **options), 80)
     assert (batch.reward[batch.valid] == 1.0).mean() > 0.98
 
 
@@ -452,11 +459,11 @@ def test_a_time_limit_is_not_the_end(terminates, algorithm, options):
         num_envs=4,
         discount=0.9,
         reward_scaling="none",
-        learning_rate=0.02,
+        learning_rate=0.04,
         max_gradient_norm=None,
         **options,
     )
-    learner, batch = train(made, 400)
+    learner, batch = train(made, 200)
     tensors = batch.map(torch.from_numpy)
     agent = learner._bind(learner._views(learner._flat))
     values = agent(tensors.observation, tensors.first, tensors.core_state, policy=False).values
