@@ -12,6 +12,7 @@ import torch
 import pronghorn
 from pronghorn import api, build, checkpoint
 from pronghorn.config import override
+from pronghorn.networks.encoders import Inputs
 from pronghorn.types import UserError
 
 EPISODES = {"episodes_per_update": 4, "unroll_length": 6, "clip_ratio": None, "kl_penalty": 1.0, "minibatches": 1}
@@ -209,6 +210,32 @@ def test_a_loaded_policy_acts_as_the_agent_does(tmp_path, env):
             sampled.append(sampling.act(observation))
             observation, *_ = envs.step(action)
     assert len({str(action) for action in sampled}) > 1
+
+
+def test_a_loaded_policy_is_told_its_last_step(tmp_path):
+    made = config(tmp_path / "run", core="gru", core_size=6, last_action_and_reward=True, torso=(5,), steps=60)
+    api.train(made, quiet=True)
+    policy = pronghorn.load(tmp_path / "run")
+    agent = build.agent(made, policy.spec)
+    agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
+    rewards = [0.25, -0.5, 0.75]
+    for _ in range(2):
+        policy.reset()
+        state, action = agent.initial_state(1), 3  # at the start neither counts
+        for count, reward in enumerate(rewards):
+            seen = torch.full((1, 3), float(count))
+            inputs = Inputs(seen, torch.tensor([action]), torch.tensor([reward]))
+            with torch.no_grad():
+                parameters, state = agent.step(inputs, torch.tensor([not count]), state)
+            action = policy.act(seen[0].numpy(), reward)
+            assert action == int(agent.distribution.mode(parameters))
+            np.testing.assert_allclose(policy._core_state[0], state[0], atol=1e-6)
+
+
+def test_an_unrolled_core_is_compiled_only_on_request(tmp_path):
+    made = config(tmp_path / "run", core="lstm", core_size=4, compile=None, steps=10**8)
+    chosen, reasons = api._decide(made)
+    assert chosen.compile is False and "update not compiled: a recurrent core takes minutes to compile" in reasons
 
 
 def test_training_from_python(tmp_path, monkeypatch):

@@ -388,10 +388,9 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         long = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM
         unrolled = config.network.core in ("lstm", "gru")
         compiled = long and not images and not unrolled and not obstacle
-        against = "convolutions gain nothing from it" if images else "the run is too short to repay it"
-        if unrolled:
-            against = "a recurrent core takes minutes to compile"
-        against = obstacle or against
+        against = obstacle or "the run is too short to repay it"
+        if images or unrolled:
+            against = "convolutions gain nothing from it" if images else "a recurrent core takes minutes to compile"
         reasons.append(
             f"update {'compiled' if compiled else 'not compiled'}: "
             + ("the run is long enough to repay it" if compiled else against)

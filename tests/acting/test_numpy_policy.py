@@ -84,6 +84,9 @@ def test_it_chooses_as_the_agent_does_also_after_new_weights(kind):
         (box((2,)), Leaf("multi_discrete", (2,), np.dtype(np.int64), categories=(3, 3)), {}),
         ({"a": box((2,)), ACTION_MASK: box((2,), np.int8)}, discrete(2), {}),
         (box((2,)), box((1,)), {"core": "counting"}),
+        (box((2,)), box((1,)), {"core": "lstm"}),
+        (box((2,)), box((1,)), {"torso": (3,)}),
+        (box((2,)), box((1,)), {"last_action_and_reward": True}),
         (box((20, 20), np.uint8), discrete(2), {"image_encoder": "shallow"}),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.agent import Agent
 from pronghorn.networks.encoders import Encoder
-from pronghorn.networks.mlp import MLP
+from pronghorn.networks.mlp import MLP, Torso
 from pronghorn.ops.running import batch_moments
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
 
@@ -187,6 +187,35 @@ def test_the_seed_decides_the_parameters():
     assert all(torch.equal(value, same[name]) for name, value in one.items())
     assert not torch.equal(one["policy.layers.0.weight"], other["policy.layers.0.weight"])
     assert not torch.equal(one["policy.layers.0.weight"], one["value.layers.0.weight"])
+
+
+@pytest.mark.parametrize("scale", [None, 0.1])
+def test_lecun_layers_are_truncated_normals_the_last_one_too(scale):
+    layers = MLP([300, 200, 100], "relu", init="lecun", output_scale=scale, generator=torch.Generator())
+    for layer, inputs in zip(layers.layers, (300, 200), strict=True):
+        sigma = 1 / math.sqrt(inputs)
+        assert 1.9 * sigma < layer.weight.abs().max() <= 2 * sigma * (1 + 1e-6) and not layer.bias.any()
+        assert layer.weight.std().item() == pytest.approx(0.8796 * sigma, rel=0.02)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("relu", torch.relu), ("tanh", torch.tanh)])
+def test_a_torso_activates_every_layer(activation, function):
+    torso = Torso([3, 5, 4], activation, init="orthogonal", generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
+    first, second = torso.layers
+    torch.testing.assert_close(torso(x), function(second(function(first(x)))))
+    assert torso.size == 4
+    torch.testing.assert_close(torch.linalg.svdvals(second.weight), torch.full((4,), math.sqrt(2)))
+
+
+def test_streams_share_torso_and_core():
+    agent = make(box((3,)), discrete(4), torso=(5,), core="gru", core_size=6)
+    output = agent(torch.randn(2, 5, 3), torch.zeros(2, 5, dtype=torch.bool), agent.initial_state(5))
+    names = dict(agent.named_parameters())
+    for outcome, stream in ((output.values, "value"), (output.parameters, "policy")):
+        gradients = torch.autograd.grad(outcome.sum(), list(names.values()), retain_graph=True, allow_unused=True)
+        pairs = zip(names, gradients, strict=True)
+        assert {name.partition(".")[0] for name, one in pairs if one is not None} == {"torso", "core", stream}
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5)])
