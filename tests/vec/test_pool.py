@@ -379,9 +379,7 @@ def test_an_env_that_comes_back_different(fault, tmp_path):
                 self.spec = dataclasses.replace(self.spec, action=BanditEnv(arms=7).spec.action)
 
     vec = make([*counting(3), Changing])
-    with pytest.raises(
-        UserError, match=r"^env 23 in construct.*: built anew, it differs in action: .*7.* against .*5"
-    ):
+    with pytest.raises(UserError, match=r"^env 23 in construct.*: built anew, it differs in action: .*7.* against .*5"):
         drive(vec)
     vec.close()
 
