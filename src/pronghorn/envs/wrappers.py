@@ -95,7 +95,7 @@ class EpisodeEnv:
         try:
             answer = self._step(action)
             if type(answer) is not tuple or len(answer) != 5:
-                raise ContractError(_wrong_answer(answer))
+                raise ContractError(wrong_answer(answer))
             observation, reward, terminated, truncated, info = answer
             if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._expected:
                 self._target[...] = observation  # as ``_write`` does, without the call
@@ -199,7 +199,7 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
             raise ContractError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
         if array.dtype == leaf.dtype:
             return array
-        converted = _converted(array, leaf.dtype)
+        converted = converted_to(array, leaf.dtype)
         if converted is None:
             raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
         return converted
@@ -216,7 +216,7 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     return conform
 
 
-def _converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def converted_to(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """The same values in another dtype, though reals may be rounded; None where it cannot hold them."""
     if array.dtype.kind not in "fiub":
         return None
@@ -230,7 +230,8 @@ def leaf_names(spec: Tree) -> list[str]:
     return [f" {name!r}" if name else "" for name in tree.named(spec)]
 
 
-def _wrong_answer(answer: Any) -> str:
+def wrong_answer(answer: Any) -> str:
+    """What is wrong with the answer to a step that is not a tuple of five."""
     if isinstance(answer, tuple) and len(answer) == 4:
         return OLD_API
     return "step must return (observation, reward, terminated, truncated, info)"
