@@ -197,6 +197,7 @@ class _Session:
         self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
         self._incidents: list[Incident] = []
         self._restarts = 0
+        self._ended = False
         self._events: EventLog | None = None
         self.panel = Panel(run.name, config.steps, quiet=quiet)
         self.spec: EnvSpec
@@ -283,6 +284,7 @@ class _Session:
         except EnvError as error:
             self._salvage(str(error))
             raise
+        self._ended = True
         step = self.runner.counters.step
         self.event("stop", step, exit_code=stop.exit_code)
         if stop():
@@ -317,7 +319,7 @@ class _Session:
     def _hung(self, env: int, phase: str, seconds: float) -> None:
         """The watchdog's end of the run: whoever waits for the env, which is this process, never comes back."""
         with suppress(Exception):  # nothing may keep the process from ending
-            if self._events is not None:
+            if self._events is not None and not self._ended:  # else all is saved, and it hangs in closing
                 self._salvage(_hang(self._config, env, phase, seconds))
         _end_of_hang(self._config, env, phase, seconds)
 

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -211,6 +212,29 @@ def test_idleness_is_no_hang():
     drive(vec, 2)
     time.sleep(0.5)
     vec.recv()
+    vec.close()
+
+
+def test_time_in_which_nobody_looked_does_not_count():
+    """As where all of us were suspended: what was in flight then is given its time again."""
+    incidents = []
+    vec = make(
+        [functools.partial(CountingEnv, (9,))] * 2,
+        timeouts=Timeouts(step=0.6),
+        supervisor=Supervisor(report=incidents.append),
+    )
+    drive(vec, 1)
+    vec.recv()
+    pid = vec._workers[1].child.process.pid
+    time.sleep(0.3)
+    vec._look()
+    os.kill(pid, signal.SIGSTOP)
+    vec.send(np.zeros(2, np.int64), np.arange(2))
+    time.sleep(1.0)
+    timer = threading.Timer(0.1, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    assert vec.recv().valid.all() and not incidents
+    timer.join()
     vec.close()
 
 
