@@ -231,10 +231,26 @@ def test_time_in_which_nobody_looked_does_not_count():
     os.kill(pid, signal.SIGSTOP)
     vec.send(np.zeros(2, np.int64), np.arange(2))
     time.sleep(1.0)
-    timer = threading.Timer(0.1, os.kill, (pid, signal.SIGCONT))
+    timer = threading.Timer(0.4, os.kill, (pid, signal.SIGCONT))
     timer.start()
     assert vec.recv().valid.all() and not incidents
     timer.join()
+    vec.close()
+
+
+def test_a_pause_before_a_restart_is_no_hang(tmp_path):
+    class Failing(CountingEnv):
+        def step(self, action):
+            failed = len(list(tmp_path.iterdir()))
+            if failed < 4:
+                (tmp_path / str(failed)).touch()
+                raise RuntimeError("again")
+            return super().step(action)
+
+    incidents = []
+    vec = make([*counting(1), Failing], timeouts=Timeouts(step=0.2), supervisor=Supervisor(report=incidents.append))
+    drive(vec, 8)  # the pauses are 0.05, 0.1, 0.2 and 0.4 s
+    assert ["again" in incident.cause for incident in incidents] == [True] * 4
     vec.close()
 
 

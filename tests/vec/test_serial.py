@@ -36,6 +36,18 @@ def test_failures_name_the_env():
     vec.close()
 
 
+@pytest.mark.parametrize("phase", ["reset", "step"])
+def test_what_is_not_finite_is_named(phase):
+    vec = make([*counting(2), functools.partial(FaultyEnv, "nan", phase), *counting(1)])
+    vec.reset(np.zeros(4, np.int64))
+    with pytest.raises(
+        UserError, match=rf"^env 22 in {phase} \(episode 0, after 0 steps\): observation is not finite$"
+    ):
+        for _ in range(2):
+            vec.send(np.zeros(4, np.int64), vec.recv().envs)
+    vec.close()
+
+
 def test_different_specs_are_refused():
     with pytest.raises(EnvError, match=r"env 21 differs from env 20 in .*: "):
         make([*counting(1), BanditEnv])

@@ -116,7 +116,6 @@ class PoolVec:
             self._convert = action_converter(self.spec.action)
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
-            self._rows["episode"][:] = -1
             for index in range(count):
                 self._tell(index, {})
         except BaseException:
