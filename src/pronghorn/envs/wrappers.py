@@ -74,7 +74,9 @@ class EpisodeEnv:
         try:
             answer = self._env.reset(seed=seeding.episode_seed(*self._stream, episode))
             if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-                raise ContractError("reset must return (observation, info); before Gym 0.26 it was the observation alone")
+                raise ContractError(
+                    "reset must return (observation, info); before Gym 0.26 it was the observation alone"
+                )
             self._write(answer[0])
         except (Exception, SystemExit) as error:
             raise self.fault(RESET, error) from error
