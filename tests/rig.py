@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -196,6 +197,13 @@ class StopAfter(StopRequest):
         if self.calls < 0:
             self.requested = signal.SIGINT
         return super().__call__()
+
+
+def wait_for(path: Path) -> None:
+    """Until the file is there, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def lasting(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

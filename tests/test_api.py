@@ -14,6 +14,7 @@ from pronghorn import api, build, checkpoint
 from pronghorn.config import override
 from pronghorn.networks.encoders import Inputs
 from pronghorn.types import UserError
+from pronghorn.vec.base import Timeouts
 
 EPISODES = {"episodes_per_update": 4, "unroll_length": 6, "clip_ratio": None, "kl_penalty": 1.0, "minibatches": 1}
 
@@ -145,6 +146,36 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert {"loss/policy", "policy/kl", "policy/entropy", "value/explained_variance", "time/env", "lag/mean"} <= set(
         lines(run)[0]
     )
+
+
+def test_an_env_that_cannot_be_closed_spoils_nothing(tmp_path, monkeypatch):
+    """A watchdog ends the process; here it lets the env go instead."""
+    hung = []
+
+    def end(made, *call):
+        hung.append(call)
+        (tmp_path / "let-go").touch()
+
+    monkeypatch.setattr(api, "_end_of_hang", end)
+    monkeypatch.setattr(api.build, "timeouts", lambda made: Timeouts(close=0.3))
+    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(30))
+    monkeypatch.setattr(rig.CountingEnv, "close", lambda env: rig.wait_for(tmp_path / "let-go"))
+    (tmp_path / "let-go").touch()
+    monkeypatch.setattr(api.build, "evaluator", wrapped(api.build.evaluator, (tmp_path / "let-go").unlink))
+    assert api.train(config(tmp_path / "run"), quiet=True).exit_code == 130
+    assert hung == [(hung[0][0], "close", 0.3)]
+    monkeypatch.undo()
+    api.resume(tmp_path / "run", quiet=True)
+    resumed = next(event for event in lines(tmp_path / "run", "events.jsonl") if event["event"] == "resume")
+    assert resumed["envs"] == "envs replayed to where they stood"
+
+
+def wrapped(function, before):
+    def call(*arguments):
+        before()
+        return function(*arguments)
+
+    return call
 
 
 def test_mistakes(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,27 @@ def test_a_hang_in_this_process_saves_and_ends(tmp_path):
     last = events(Path(made.run))[-1]
     assert (last["event"], last["exit_code"]) == ("stop", 1)
     assert api.resume(Path(made.run), quiet=True).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "found"),
+    [
+        ("serial", "raise", "RuntimeError in construct: out of order"),
+        ("auto", "hang", "gave no answer for 1 s in construct; --env-timeout sets how long it may take"),
+    ],
+)
+def test_an_env_that_can_never_be_made_ends_the_run_before_it_begins(layout, fault, found, tmp_path):
+    made = flaky(tmp_path, fault, "construct", layout)
+    command = [sys.executable, "-m", "pronghorn", "train", made.env, "--layout", layout, "--env-timeout", "1"]
+    for key, value in (made.env_args | {"once": "", "skip": False}).items():
+        command += ["--env-arg", f"{key}={value}"]
+    start = time.monotonic()
+    ended = subprocess.run([*command, "--run", made.run], capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - start < 20 and ended.returncode == 1
+    *trace, last = ended.stderr.strip().splitlines()
+    assert re.fullmatch(f"pronghorn: env 0:? {found}", last), ended.stderr
+    assert ("_fail" in "\n".join(trace)) == (fault == "raise")
+    assert not Path(made.run).exists()
 
 
 def test_killed_from_outside_between_and_within_steps(tmp_path):

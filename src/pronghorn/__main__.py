@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Before anything loads NumPy or torch: one thread, which is best for acting; the learner asks for its own number.
     for name, value in thread_budget(1).items():
         os.environ.setdefault(name, value)  # what the user has set stays
+    import traceback
+
     from pronghorn import cli
     from pronghorn.types import UserError
     from pronghorn.vec.base import EnvError
@@ -53,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"pronghorn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except EnvError as error:
+        if error.cause is not None:
+            traceback.print_exception(error.cause)
         print(f"pronghorn: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

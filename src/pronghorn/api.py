@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -98,7 +99,8 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
         return Result(
             run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
         )
-    spec = build.env_spec(config)
+    with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
+        spec = build.env_spec(config, watchdog)
     _check_spec(loaded, spec)
     warnings = _preflight(config, spec)[1:]
     with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
@@ -202,6 +204,7 @@ class _Session:
         self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
         self._incidents: list[Incident] = []
         self._restarts = 0
+        self._ended = False
         self._events: EventLog | None = None
         self.panel = Panel(run.name, config.steps, quiet=quiet)
         self.spec: EnvSpec
@@ -296,6 +299,7 @@ class _Session:
         except EnvError as error:
             self._salvage(str(error))
             raise
+        self._ended = True
         step = self.runner.counters.step
         self.event("stop", step, exit_code=stop.exit_code)
         if stop():
@@ -332,13 +336,10 @@ class _Session:
 
     def _hung(self, env: int, phase: str, seconds: float) -> None:
         """The watchdog's end of the run: whoever waits for the env, which is this process, never comes back."""
-        who = "the environments' engine" if self._config.vec.layout == "native" else f"env {env}"
-        text = f"{who} gave no answer for {seconds:g} s in {phase}; --env-timeout sets how long it may take"
         with suppress(Exception):  # nothing may keep the process from ending
-            if self._events is not None:
-                self._salvage(text)
-        print(f"pronghorn: {text}", file=sys.stderr, flush=True)
-        os._exit(1)
+            if self._events is not None and not self._ended:  # else all is saved, and it hangs in closing
+                self._salvage(_hang(self._config, env, phase, seconds))
+        _end_of_hang(self._config, env, phase, seconds)
 
     def _salvage(self, message: str) -> None:
         """Saves what was learnt in a run that cannot go on."""
@@ -352,8 +353,24 @@ class _Session:
         checkpoint.save(self.run, step, tensors, contents, self._config.keep_checkpoints)
 
 
+def _hang(config: RunConfig, env: int, phase: str, seconds: float) -> str:
+    who = "the environments' engine" if config.vec.layout == "native" else f"env {env}"
+    return f"{who} gave no answer for {seconds:g} s in {phase}; --env-timeout sets how long it may take"
+
+
+def _end_of_hang(config: RunConfig, env: int, phase: str, seconds: float) -> NoReturn:
+    """All that can be done, from another thread, about a call of this process that does not return."""
+    print(f"pronghorn: {_hang(config, env, phase, seconds)}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
+    with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
+        return _decided(config, watchdog)
+
+
+def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str]]:
     reasons = []
     cores = len(available_cores())
     vec = config.vec
@@ -361,7 +378,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
         reasons.append(f"native: {engine} steps these environments")
         vec = dataclasses.replace(vec, layout="native")
     config = dataclasses.replace(config, vec=vec)
-    spec = build.env_spec(config)
+    spec = build.env_spec(config, watchdog)
     build.agent(config, spec)  # before anything else starts: can one be made?
     images = sees_images(spec.observation)
     if config.runner == "async":
@@ -374,7 +391,7 @@ def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     elif vec.layout == "auto":
         factory = env_factory(config.env, config.env_args)
         most = min(cores, vec.workers or cores)
-        layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups)
+        layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups, watchdog.note)
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -37,7 +36,7 @@ from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.types import EnvSpec, Trajectory, column_slots
 from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.engines import make_native, native_spec
-from pronghorn.vec.layout import make_vec
+from pronghorn.vec.layout import look_at, make_vec
 from pronghorn.vec.native import unwatched
 from pronghorn.vec.pool import footprint
 
@@ -113,12 +112,15 @@ def timeouts(config: RunConfig) -> Timeouts:
     return Timeouts(**(asdict(Timeouts()) | config.timeouts))
 
 
-def env_spec(config: RunConfig) -> EnvSpec:
-    """Of the config's env, of which one is made for it and closed again."""
+def env_spec(config: RunConfig, watchdog: Watchdog | None = None) -> EnvSpec:
+    """Of the config's env, of which one is made for it and closed again; ``watchdog`` looks after it.
+
+    Raises:
+        EnvError, UserError: it cannot be made.
+    """
     if config.vec.layout == "native":
-        return native_spec(config.env, config.env_args)
-    with closing(env_factory(config.env, config.env_args)()) as env:
-        return env.spec
+        return native_spec(config.env, config.env_args, unwatched if watchdog is None else watchdog.watch)
+    return look_at(env_factory(config.env, config.env_args), None if watchdog is None else watchdog.note)
 
 
 def env_options(config: RunConfig) -> list[str]:

@@ -101,6 +101,12 @@ GOOD = np.zeros(3)
         ((GOOD, 1.0, False), "step must return"),
         ((np.zeros(2), 1.0, False, False, {}), r"shape \(2,\), its space says \(3,\)"),
         (({"x": 1}, 1.0, False, False, {}), "shape"),
+        (([[1], [1, 2], 3], 1.0, False, False, {}), "observation is not an array"),
+        ((np.array([None, 1, 2]), 1.0, False, False, {}), "observation is object, its space says float64"),
+        ((np.array(["1", "2", "3"]), 1.0, False, False, {}), "observation is <U1, its space says float64"),
+        ((None, 1.0, False, False, {}), r"shape \(\), its space says \(3,\)"),
+        (None, "step must return"),
+        ((GOOD, None, False, False, {}), "reward must be a real number"),
         ((GOOD, np.zeros(1), False, False, {}), "reward must be a real number"),
         ((GOOD, 1j, False, False, {}), "reward must be a real number"),
         ((GOOD, 1.0, 1, False, {}), "terminated must be a bool"),
@@ -147,6 +153,20 @@ def test_accepts_numpy_scalars():
     assert (row.reward, row.terminated, row.truncated) == (2.0, True, False)
 
 
+@pytest.mark.parametrize("reward", [np.float16(2), np.int32(2), np.array(2), np.array(2.0), 2, np.uint8(2)])
+def test_rewards_of_every_kind(reward):
+    env = episode_env(lambda: Answers((GOOD, reward, False, False, None)))
+    env.begin(0)
+    assert env.step(0).reward == 2.0
+
+
+def test_a_reward_of_truth():
+    env = episode_env(lambda: Answers((GOOD, np.bool_(True), False, np.bool_(True), None)))
+    env.begin(0)
+    row = env.step(0)
+    assert (row.reward, row.truncated, row.over) == (1.0, True, True)
+
+
 def test_an_env_that_exits_is_blamed():
     with pytest.raises(EnvError, match="env 2: SystemExit in construct: 3"):
         episode_env(lambda: sys.exit(3))
@@ -175,6 +195,10 @@ def test_conformer():
     ]:
         with pytest.raises(ValueError, match=message):
             conform(wrong)
+    small = Leaf("box", (1,), np.dtype(np.int8), low=np.full(1, -9.0), high=np.full(1, 9.0))
+    assert conformer(small)(np.array([-3])).tolist() == [-3]
+    with pytest.raises(ContractError, match="observation is int64, its space says int8"):
+        conformer(small)(np.array([300]))  # not 44, which is what int8 would make of it
     with pytest.raises(ContractError, match=r"observation has shape \(2,\)"):
         conformer(vector)([0.5, 0.5])
 

@@ -78,7 +78,7 @@ class CountingVector(gymnasium.vector.VectorEnv):
             assert options is None or self._ended[env], "reset although it has not ended"
             self._begin(env, None if seed is None else seed[env])
         self._ended[mask] = False
-        return self._observation(), {}
+        return self._observation() if self._fault == "reset" else (self._observation(), {})
 
     def step(self, actions):
         assert self.mode != "Disabled" or not self._ended.any(), "stepped after its end"
@@ -103,7 +103,14 @@ class CountingVector(gymnasium.vector.VectorEnv):
                     infos["final_obs"][env] = tree.map(lambda array, env=env: array[env], final)
             for env in np.flatnonzero(self._ended):
                 self._begin(env, None)
-        return self._observation(), reward, terminated, truncated, infos
+        answer = self._observation(), reward, terminated, truncated, infos
+        if self._steps == 2 and self._fault == "four":
+            return self._observation(), reward, terminated | truncated, infos
+        if self._steps == 2 and self._fault == "flags":
+            return self._observation(), reward, np.full(self.num_envs, None), truncated, infos
+        if self._steps == 2 and self._fault == "kind":
+            return self._observation().astype(str), *answer[1:]
+        return answer
 
     def close(self):
         self.closed_times += 1

@@ -1,8 +1,11 @@
+import dataclasses
 import functools
+import itertools
 import os
 import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,11 +16,12 @@ from vec.vec_contract import FIRST_INDEX, LENGTHS, RUN_SEED, Oracle, as_rows, ch
 from pronghorn.envs.base import Env
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.probes import BanditEnv, CountingEnv, FaultyEnv
+from pronghorn.processes import launch
 from pronghorn.processes.supervise import Supervisor
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
 from pronghorn.vec.base import EnvError, Timeouts
-from pronghorn.vec.pool import PoolVec
+from pronghorn.vec.pool import PoolVec, _owners
 
 
 def make(factories, workers=2, **options):
@@ -211,6 +215,45 @@ def test_idleness_is_no_hang():
     vec.close()
 
 
+def test_time_in_which_nobody_looked_does_not_count():
+    """As where all of us were suspended: what was in flight then is given its time again."""
+    incidents = []
+    vec = make(
+        [functools.partial(CountingEnv, (9,))] * 2,
+        timeouts=Timeouts(step=0.6),
+        supervisor=Supervisor(report=incidents.append),
+    )
+    drive(vec, 1)
+    vec.recv()
+    pid = vec._workers[1].child.process.pid
+    time.sleep(0.3)
+    vec._look()
+    os.kill(pid, signal.SIGSTOP)
+    vec.send(np.zeros(2, np.int64), np.arange(2))
+    time.sleep(1.0)
+    timer = threading.Timer(0.4, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    assert vec.recv().valid.all() and not incidents
+    timer.join()
+    vec.close()
+
+
+def test_a_pause_before_a_restart_is_no_hang(tmp_path):
+    class Failing(CountingEnv):
+        def step(self, action):
+            failed = len(list(tmp_path.iterdir()))
+            if failed < 4:
+                (tmp_path / str(failed)).touch()
+                raise RuntimeError("again")
+            return super().step(action)
+
+    incidents = []
+    vec = make([*counting(1), Failing], timeouts=Timeouts(step=0.2), supervisor=Supervisor(report=incidents.append))
+    drive(vec, 8)  # the pauses are 0.05, 0.1, 0.2 and 0.4 s
+    assert ["again" in incident.cause for incident in incidents] == [True] * 4
+    vec.close()
+
+
 def test_slow_envs_of_one_worker_do_not_add_up_to_a_hang():
     class Slow(CountingEnv):
         def step(self, action):
@@ -252,7 +295,7 @@ def test_a_close_that_raises_is_told():
     factories = [*counting(1), functools.partial(FaultyEnv, "raise", "close"), *counting(1)]
     make(factories, supervisor=Supervisor(report=incidents.append)).close()
     assert [incident.cause for incident in incidents] == ["env 21: RuntimeError in close: out of order"]
-    assert "_fail" in incidents[0].trace
+    assert "_fail" in incidents[0].trace and incidents[0].lost == ()
 
 
 def test_workers_are_light_and_survive_ctrl_c():
@@ -281,3 +324,188 @@ def test_descriptors_are_flat():
         vec.close()
         vec.close()
         assert open_fds() == before
+
+
+def test_every_worker_has_envs_whatever_the_groups():
+    for groups, workers in ([2, 2], 4), ([2, 1], 3), ([3, 3, 2], 5), ([1, 1, 1], 2), ([4, 3], 2):
+        edges = np.cumsum([0, *groups])
+        owners = _owners([np.arange(a, b) for a, b in itertools.pairwise(edges)], workers)
+        counts = np.bincount(owners, minlength=workers)
+        assert len(counts) == workers and counts.min() >= 1 and counts.max() - counts.min() <= 1
+        for a, b in itertools.pairwise(edges):
+            assert np.bincount(owners[a:b], minlength=workers).max() <= -(-(b - a) // workers)
+
+
+def test_a_hang_is_noticed_within_a_second_of_its_time(tmp_path):
+    """While other workers answer, which must not put off the next look."""
+
+    class Hanging(CountingEnv):
+        def step(self, action):
+            if not (tmp_path / "once").exists():
+                (tmp_path / "once").write_text(str(time.time()))
+                time.sleep(600)
+            return super().step(action)
+
+    noticed = []
+    supervisor = Supervisor(report=lambda incident: noticed.append(time.time()))
+    vec = make([*counting(1), Hanging], timeouts=Timeouts(step=1.5), supervisor=supervisor, groups=2)
+    drive(vec, 6)
+    begun = float((tmp_path / "once").read_text())
+    assert len(noticed) == 1 and 1.5 <= noticed[0] - begun < 2.5
+    vec.close()
+
+
+@pytest.mark.parametrize("fault", ["hang", "kill"])
+def test_it_is_noticed_though_others_are_always_ready(fault, tmp_path):
+    faulty = functools.partial(FaultyEnv, fault, "step", 0, LENGTHS, str(tmp_path / "once"))
+    incidents = []
+    options = {"timeouts": Timeouts(step=0.4), "supervisor": Supervisor(report=incidents.append)}
+    vec = make([*counting(3), faulty], workers=4, ready=1, **options)
+    vec.reset(np.zeros(4, np.int64))
+    deadline = time.monotonic() + 10
+    while not incidents and time.monotonic() < deadline:
+        step = vec.recv()
+        vec.send(np.zeros(1, np.int64), step.envs)
+        if not (tmp_path / "once").exists():
+            continue
+        while not vec._landed().size and time.monotonic() < deadline:
+            time.sleep(0.001)  # somebody is ready whenever it asks
+    assert [(incident.env, incident.phase) for incident in incidents] == [(23, "step")]
+    vec.close()
+
+
+def test_a_dead_worker_whose_child_holds_the_pipe():
+    class Forking(CountingEnv):
+        def step(self, action):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    vec = make([*counting(1), Forking], supervisor=Supervisor("fail"), timeouts=Timeouts(step=20, close=0.5))
+    start = time.monotonic()
+    with pytest.raises(EnvError, match="env 21: its worker died with signal 9"):
+        drive(vec)
+    vec.close()
+    assert time.monotonic() - start < 5
+
+
+def test_a_worker_that_does_not_listen(monkeypatch):
+    monkeypatch.setattr(launch, "SEND_TIMEOUT", 1)
+    incidents = []
+    vec = make(counting(2), supervisor=Supervisor(report=incidents.append))
+    os.kill(vec._workers[1].child.process.pid, signal.SIGSTOP)
+    histories = [np.zeros(0, np.int64), np.zeros(10**6, np.int64)]
+    vec.reset(np.zeros(2, np.int64), histories)
+    step = vec.recv()
+    assert step.first.all() and step.episode.tolist() == [0, 0]
+    assert [incident.lost for incident in incidents] == [(21,)] and "has not listened" in incidents[0].cause
+    vec.close()
+
+
+def test_the_start_of_a_worker_is_not_the_envs_fault():
+    incidents = []
+    vec = make(counting(2), timeouts=Timeouts(construct=0.1), supervisor=Supervisor(report=incidents.append))
+    vec.close()
+    assert not incidents
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_an_env_that_comes_back_different(fault, tmp_path):
+    class Changing(FaultyEnv):
+        def __init__(self):
+            super().__init__(fault, "step", 1, (9,), str(tmp_path / "once"))
+            if (tmp_path / "once").exists():
+                self.spec = dataclasses.replace(self.spec, action=BanditEnv(arms=7).spec.action)
+
+    vec = make([*counting(3), Changing])
+    with pytest.raises(UserError, match=r"^env 23 in construct.*: built anew, it differs in action: .*7.* against .*5"):
+        drive(vec)
+    vec.close()
+
+
+def test_a_hang_while_a_broken_env_is_closed(tmp_path):
+    class Clinging(FaultyEnv):
+        def close(self):
+            if (tmp_path / "once").exists() and not (tmp_path / "twice").exists():
+                (tmp_path / "twice").touch()
+                time.sleep(600)
+
+    faulty = functools.partial(Clinging, "raise", "step", 1, (9,), str(tmp_path / "once"))
+    incidents = []
+    vec = make([*counting(1), faulty], timeouts=Timeouts(close=0.4), supervisor=Supervisor(report=incidents.append))
+    start = time.monotonic()
+    drive(vec)
+    vec.close()
+    assert [(incident.env, incident.phase) for incident in incidents] == [(21, "step"), (21, "close")]
+    assert time.monotonic() - start < 5
+
+
+def test_what_was_made_is_closed_when_another_cannot_be(tmp_path):
+    class Closing(CountingEnv):
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    def mistaken():
+        while not (tmp_path / "made").exists():
+            time.sleep(0.01)
+        raise UserError("no")
+
+    def made():
+        (tmp_path / "made").touch()
+        return Closing()
+
+    with pytest.raises(UserError, match=r"^no$"):
+        make([made, mistaken])
+    assert (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_two_workers_killed_at_any_moment(at):
+    """Both at once, at moments that differ: whatever they were at, each env goes on with an episode of its own."""
+    incidents = []
+    vec = make(counting(4), supervisor=Supervisor(report=incidents.append), groups=2)
+    vec.reset(np.zeros(4, np.int64))
+    newest = np.zeros(4, np.int64)
+    for count in range(12):
+        step = vec.recv()
+        assert (step.episode >= newest[step.envs]).all() and (step.first | step.valid).all()
+        newest[step.envs] = step.episode
+        seeds = [seed_of(env, episode) for env, episode in zip(step.envs.tolist(), step.episode.tolist(), strict=True)]
+        assert step.observation[:, 0].tolist() == seeds
+        vec.send(np.zeros(len(step.envs), np.int64), step.envs)
+        if count == 3:
+            time.sleep(at * 5e-5)
+            for worker in list(vec._workers):
+                os.kill(worker.child.process.pid, signal.SIGKILL)
+    assert sorted(incident.lost for incident in incidents) == [(20, 22), (21, 23)]
+    vec.close()
+
+
+def test_a_replacement_is_killed_too():
+    incidents = []
+    vec = make(counting(2), supervisor=Supervisor(report=incidents.append))
+    vec.reset(np.zeros(2, np.int64))
+    vec.recv()
+    vec.send(np.zeros(2, np.int64), np.arange(2))
+    vec.recv()
+    os.kill(vec._workers[1].child.process.pid, signal.SIGKILL)
+    vec._workers[1].child.process.wait()
+    vec._replace(1, "was replaced")
+    os.kill(vec._workers[1].child.process.pid, signal.SIGKILL)  # before it has made anything
+    vec.reset(np.array([5, 6]))
+    step = vec.recv()
+    assert step.first.all() and step.episode.tolist() == [5, 6] and len(incidents) == 2
+    vec.close()
+
+
+def test_closed_with_a_replacement_under_way():
+    vec = make(counting(2))
+    vec.reset(np.zeros(2, np.int64))
+    vec.recv()
+    vec._workers[0].child.kill()
+    vec._replace(0, "was replaced")
+    start = time.monotonic()
+    vec.close()
+    vec.close()
+    assert time.monotonic() - start < 5

@@ -64,7 +64,7 @@ class GymnasiumEnv:
     """Adapts ``simulator``, which has the interface of ``gymnasium.Env``. Answers are passed on as they are.
 
     Raises:
-        UserError: a method or a space is missing, or a space is of an unsupported kind.
+        UserError: a method or a space is missing, ``reset`` takes no seed, or a space is of an unsupported kind.
     """
 
     step: Callable[[Tree], tuple[Tree, float, bool, bool, dict[str, Any]]]
@@ -75,6 +75,11 @@ class GymnasiumEnv:
         ]
         if missing:
             raise UserError(f"{name} is not an environment: it has no {', no '.join(missing)}")
+        if not _takes(simulator.reset, "seed"):
+            raise UserError(
+                f"{name}: reset takes no seed, as in Gym before 0.26; write reset(self, *, seed=None, options=None), "
+                "which returns (observation, info)"
+            )
         self.simulator = simulator
         self.step = simulator.step  # as it is, without a call in between: it is made millions of times
         self.spec = EnvSpec(
@@ -94,6 +99,15 @@ class GymnasiumEnv:
         """Closes the simulator, if it can be closed."""
         if hasattr(self.simulator, "close"):
             self.simulator.close()
+
+
+def _takes(function: Callable[..., Any], argument: str) -> bool:
+    """Whether it has such a parameter; where it does not tell: yes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(parameter.name == argument or parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def leaf_of_space(space: Any, path: str) -> Tree:

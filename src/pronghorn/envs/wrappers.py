@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pronghorn import seeding, tree
 from pronghorn.envs.base import ContractError, EnvFactory
@@ -96,7 +97,7 @@ class EpisodeEnv:
         try:
             answer = self._step(action)
             if type(answer) is not tuple or len(answer) != 5:
-                raise ContractError(_wrong_answer(answer))
+                raise ContractError(wrong_answer(answer))
             observation, reward, terminated, truncated, info = answer
             if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._expected:
                 self._target[...] = observation  # as ``_write`` does, without the call
@@ -111,9 +112,13 @@ class EpisodeEnv:
 
     def rebuild(self) -> None:
         """Replaces a simulator that has failed by a new one, which begins the next episode."""
-        with contextlib.suppress(Exception):  # it was broken before
+        self._note(CLOSE)
+        with contextlib.suppress(Exception, SystemExit):  # it was broken before
             self._env.close()
+        was = self.spec
         self._construct()
+        if found := difference(was, self.spec):
+            raise self.fault(CONSTRUCT, ContractError(f"built anew, it differs in {found}"))
         self.begin(self._episode + 1)
 
     def close(self) -> None:
@@ -170,23 +175,36 @@ class EpisodeEnv:
             self._flags[TERMINATED], self._flags[TRUNCATED], self._flags[OVER] = terminated, truncated, self._over
 
 
+def difference(was: EnvSpec, now: EnvSpec) -> str:
+    """The first leaf in which two specs do not look the same from outside, and how; empty if there is none."""
+    expected, found = was.describe(), now.describe()
+    for key in sorted(expected | found):
+        if expected.get(key) != found.get(key):
+            return f"{key}: {found.get(key, 'absent')} against {expected.get(key, 'absent')}"
+    return ""
+
+
 def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``).
 
-    It raises ContractError, naming the key, where the structure or a shape differs or a cast would change values.
+    It raises ContractError, naming the key, where the structure or a shape differs or a cast would change values (other
+    than by rounding to the space's reals).
     """
     names = tree.like(spec, list(leaf_names(spec)))
 
     def cast(name: str, leaf: Leaf, value: Any) -> Any:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # lists of unequal lengths
+            raise ContractError(f"observation{name} is not an array: {error}") from error
         if array.shape != leaf.shape:
             raise ContractError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
-        if array.dtype != leaf.dtype:
-            converted = array.astype(leaf.dtype)
-            if not np.can_cast(array.dtype, leaf.dtype, "same_kind") and not np.array_equal(converted, array):
-                raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
-            array = converted
-        return array
+        if array.dtype == leaf.dtype:
+            return array
+        converted = converted_to(array, leaf.dtype)
+        if converted is None:
+            raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
+        return converted
 
     def conform(observation: Tree) -> Tree:
         try:
@@ -202,12 +220,22 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     return conform
 
 
+def converted_to(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """The same values in another dtype, though reals may be rounded; None where it cannot hold them."""
+    if array.dtype.kind not in "fiub":
+        return None
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(dtype)
+    return converted if dtype.kind == "f" or np.array_equal(converted, array) else None
+
+
 def leaf_names(spec: Tree) -> list[str]:
     """What to append to "observation" in a message, for each leaf: " 'path'", or nothing for the only one."""
     return [f" {name!r}" if name else "" for name in tree.named(spec)]
 
 
-def _wrong_answer(answer: Any) -> str:
+def wrong_answer(answer: Any) -> str:
+    """What is wrong with the answer to a step that is not a tuple of five."""
     if isinstance(answer, tuple) and len(answer) == 4:
         return OLD_API
     return "step must return (observation, reward, terminated, truncated, info)"

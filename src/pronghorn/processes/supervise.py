@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-PHASES = ("idle", "construct", "reset", "step", "close", "pause")
-"""What a call is for; "pause" is the back-off before a restart."""
+PHASES = ("idle", "start", "construct", "reset", "step", "close", "pause")
+"""What a call is for; "start" is that of a process, "pause" the back-off before a restart."""
 
-IDLE, CONSTRUCT, RESET, STEP, CLOSE, PAUSE = range(len(PHASES))
+IDLE, START, CONSTRUCT, RESET, STEP, CLOSE, PAUSE = range(len(PHASES))
 NOTE_WORDS = 8
 """int64 words per cell of notes: a cache line, so that neighbours do not slow each other down."""
 
@@ -28,6 +28,8 @@ WINDOW = 3600.0
 """Seconds over which restarts are counted."""
 
 LONGEST_PAUSE = 5.0
+LONGEST_SLEEP = 0.25
+"""Seconds between two looks at those who may hang, at most: whoever does is noticed within two of them."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Notes:
     def idle(self) -> None:
         """Nothing is being called."""
         self(0, IDLE)
+
+
+def unread() -> Notes:
+    """Notes that nobody reads."""
+    return Notes(np.zeros(1, np.int64))
 
 
 def read_note(word: int) -> tuple[int, str]:
@@ -142,7 +149,7 @@ class Watchdog:
         self._cells = np.zeros((1, NOTE_WORDS), np.int64)
         self.note = Notes(self._cells[0])
         self._patience = Patience(self._cells, {"idle": float("inf"), "pause": float("inf"), **seconds})
-        self._every = min(1.0, *(value / 4 for value in seconds.values()))
+        self._every = min(LONGEST_SLEEP, *(value / 4 for value in seconds.values()))
         self._fire = fire
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)

@@ -62,9 +62,9 @@ def make_native(
     return NativeVec(make, num_envs, run_seed, domain, groups, ready, first_index, watch)
 
 
-def native_spec(env: str, env_args: dict[str, Any]) -> EnvSpec:
+def native_spec(env: str, env_args: dict[str, Any], watch: Watch = unwatched) -> EnvSpec:
     """What one of ``env`` looks like, on its engine."""
-    with contextlib.closing(make_native(env, env_args, 1, 0, seeding.Domain.PROBE_ENV)) as vec:
+    with contextlib.closing(make_native(env, env_args, 1, 0, seeding.Domain.PROBE_ENV, watch=watch)) as vec:
         return vec.spec
 
 

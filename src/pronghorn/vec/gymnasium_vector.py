@@ -10,6 +10,7 @@ import numpy as np
 
 from pronghorn import tree
 from pronghorn.envs.gymnasium import leaf_of_space
+from pronghorn.envs.wrappers import wrong_answer
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, UserError
 from pronghorn.vec.native import ActionRows, Answer
@@ -23,7 +24,8 @@ class VectorEngine:
     (DISABLED), the ignored actions start them, likewise on their own.
 
     Raises:
-        UserError: it lacks something of a ``VectorEnv``, has another number of envs, or an unsupported space.
+        UserError: it lacks something of a ``VectorEnv``, has another number of envs, an unsupported space, or does not
+            answer as a ``VectorEnv`` does.
     """
 
     def __init__(self, name: str, make: Callable[[int], Any], num_envs: int) -> None:
@@ -56,10 +58,12 @@ class VectorEngine:
     def reset(self, seeds: IntArray) -> None:
         """See ``Engine``. A library that takes no list of seeds gets the first one for its only generator."""
         try:
-            observation, _ = self._envs.reset(seed=seeds.tolist())
+            answer = self._envs.reset(seed=seeds.tolist())
         except Exception:
-            observation, _ = self._envs.reset(seed=int(seeds[0]))
-        self._newest = self._nested(observation)
+            answer = self._envs.reset(seed=int(seeds[0]))
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            raise UserError(f"{self._name}: reset must return (observation, info), info being a dict")
+        self._newest = self._nested(answer[0])
         self._rows.clear()
         self._over[:] = False
         self._beginning = [self._all]
@@ -102,12 +106,17 @@ class VectorEngine:
         return Answer(envs, observation, np.zeros(len(envs)), false, false.copy(), false.copy(), ~false)
 
     def _step(self, actions: Tree) -> Answer:
-        observation, *outcome, infos = self._envs.step(actions)
+        answer = self._envs.step(actions)
+        if not isinstance(answer, tuple) or len(answer) != 5:
+            raise UserError(f"{self._name}: {wrong_answer(answer)}")
+        observation, *outcome, infos = answer
         reward, terminated, truncated = map(np.array, outcome)
-        for what, array in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
+        parts = ("reward", reward, "fiub"), ("terminated", terminated, "b"), ("truncated", truncated, "b")
+        for what, array, kinds in parts:
             if array.shape != (self._num_envs,):
                 raise UserError(f"{self._name}: {what} has shape {array.shape}, not ({self._num_envs},)")
-        terminated, truncated = terminated.astype(np.bool_), truncated.astype(np.bool_)
+            if array.dtype.kind not in kinds:
+                raise UserError(f"{self._name}: {what} is {array.dtype}, not {'bool' if kinds == 'b' else 'real'}")
         newest = self._nested(observation)
         first = self._over & self._next_step
         self._over = terminated | truncated

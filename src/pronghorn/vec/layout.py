@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from pronghorn import seeding, tree
 from pronghorn.envs.base import EnvFactory, action_converter, unbatch
 from pronghorn.envs.wrappers import EpisodeEnv
-from pronghorn.processes.supervise import Notes, Supervisor
+from pronghorn.processes.supervise import Notes, Supervisor, unread
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
-from pronghorn.vec.base import BatchedEnv, Timeouts
+from pronghorn.vec.base import BatchedEnv, EnvError, Timeouts
 from pronghorn.vec.pool import PoolVec
 from pronghorn.vec.rows import rows_layout
 from pronghorn.vec.serial import SerialVec
@@ -38,21 +39,31 @@ MOST_TRIED = 512
 TRIAL_SECONDS = 0.3
 
 
-def choose(factory: EnvFactory, num_envs: int, cores: int, groups: int = 1) -> tuple[Layout, int, str]:
+def look_at(factory: EnvFactory, notes: Notes | None = None) -> EnvSpec:
+    """The spec of an env that is made here and closed again; ``notes`` tell a ``Watchdog`` of it."""
+    with _probe(factory, notes) as env:
+        return env.spec
+
+
+def choose(
+    factory: EnvFactory, num_envs: int, cores: int, groups: int = 1, notes: Notes | None = None
+) -> tuple[Layout, int, str]:
     """(layout, number of workers, reason), the reason being one line with the numbers behind it.
 
     Makes one env here and steps it with random actions for half a second at most. Where the time of a step does not
-    decide it, both layouts are made and stepped for a moment.
+    decide it, both layouts are made and stepped for a moment. ``notes`` tell a ``Watchdog`` of what is called here.
     """
     if cores == 1 or num_envs == 1:
         return "serial", 1, f"serial: {'one core' if cores == 1 else 'one environment'}"
-    seconds = step_seconds(factory)
+    seconds = step_seconds(factory, notes)
     workers = min(cores, num_envs)
     serial = num_envs * seconds
     pool = math.ceil(num_envs / workers) * seconds + REQUEST_SECONDS + workers * WORKER_SECONDS
     basis = f"a step takes {seconds * 1e6:.0f} µs"
     if 1 / UNSURE < serial / pool < UNSURE and num_envs <= MOST_TRIED:
-        serial, pool = (round_seconds(factory, num_envs, layout, workers, groups) for layout in ("serial", "pool"))
+        serial, pool = (
+            round_seconds(factory, num_envs, layout, workers, groups, notes) for layout in ("serial", "pool")
+        )
         basis = "measured"
     layout: Layout = "pool" if pool < serial else "serial"
     reason = (
@@ -62,14 +73,13 @@ def choose(factory: EnvFactory, num_envs: int, cores: int, groups: int = 1) -> t
     return layout, workers if layout == "pool" else 1, reason
 
 
-def step_seconds(factory: EnvFactory) -> float:
+def step_seconds(factory: EnvFactory, notes: Notes | None = None) -> float:
     """Median seconds of a step with random actions."""
-    env = EpisodeEnv(factory, 0, seeding.Domain.PROBE_ENV, 0)
     random = seeding.generator(0, seeding.Domain.PROBE_ENV)
-    arrays = tree.map(lambda array: np.zeros(array.shape, array.dtype), rows_layout(env.spec, 1))
-    convert = action_converter(env.spec.action)
     durations: list[float] = []
-    try:
+    with _probe(factory, notes) as env:
+        arrays = tree.map(lambda array: np.zeros(array.shape, array.dtype), rows_layout(env.spec, 1))
+        convert = action_converter(env.spec.action)
         env.attach(arrays, 0)
         env.begin(0)
         deadline = time.perf_counter() + PROBE_SECONDS
@@ -77,18 +87,36 @@ def step_seconds(factory: EnvFactory) -> float:
             sampled = random_actions(env.spec, arrays["observation"], 1, random)
             action = unbatch(env.spec.action, convert(sampled))[0]
             start = time.perf_counter()
-            env.step(action)
+            try:
+                env.step(action)
+            except EnvError:
+                if not durations:
+                    raise
+                break  # whether it is started again is not decided here
             durations.append(time.perf_counter() - start)
-    finally:
-        env.close()
     return statistics.median(durations)
 
 
-def round_seconds(factory: EnvFactory, num_envs: int, layout: Layout, workers: int, groups: int) -> float:
+@contextmanager
+def _probe(factory: EnvFactory, notes: Notes | None) -> Iterator[EpisodeEnv]:
+    """An env that belongs to no run. Whether it can be closed does not matter."""
+    notes = notes or unread()
+    env = EpisodeEnv(factory, 0, seeding.Domain.PROBE_ENV, 0, functools.partial(notes, 0))
+    try:
+        yield env
+    finally:
+        with suppress(EnvError):
+            env.close()
+        notes.idle()
+
+
+def round_seconds(
+    factory: EnvFactory, num_envs: int, layout: Layout, workers: int, groups: int, notes: Notes | None = None
+) -> float:
     """Seconds in which all envs of a layout take a step, with random actions."""
     random = seeding.generator(0, seeding.Domain.PROBE_ENV)
     with closing(
-        make_vec([factory] * num_envs, layout, workers, 0, seeding.Domain.PROBE_ENV, groups, first_index=1)
+        make_vec([factory] * num_envs, layout, workers, 0, seeding.Domain.PROBE_ENV, groups, first_index=1, notes=notes)
     ) as vec:
         vec.reset(np.zeros(num_envs, np.int64))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pronghorn import seeding, tree
 from pronghorn.envs.base import action_converter
+from pronghorn.envs.wrappers import converted_to
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step, UserError
 from pronghorn.vec.base import EnvError
@@ -79,7 +80,7 @@ class NativeVec:
 
     Raises:
         EnvError, UserError: the engine could not be made; ``recv`` and ``reset`` raise EnvError where it fails, and
-            UserError where an observation is not as its space says.
+            UserError where an observation is not as its space says, or a reward is not finite.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class NativeVec:
         reward[answer.first] = 0.0
         if answer.reward.dtype.kind == "f" and not np.isfinite(reward).all():
             row = int(np.flatnonzero(~np.isfinite(reward))[0])
-            raise EnvError(f"env {self._first_index + int(envs[row])} in step: reward is {reward[row]}")
+            raise UserError(f"env {self._first_index + int(envs[row])} in step: reward is not finite")
         return Step(
             envs=envs,
             observation=self._checked(answer.observation, envs),
@@ -232,7 +233,7 @@ class NativeVec:
                 )
 
     def _checked(self, observation: Tree, envs: IntArray) -> Tree:
-        """In the dtypes of the spec; raises UserError for a wrong shape or a value that is not finite."""
+        """In the dtypes of the spec; raises UserError for a wrong shape or dtype, or a value that is not finite."""
         arrays = []
         for (name, leaf), array in zip(self._observation_leaves, tree.leaves(observation), strict=True):
             if array.shape != (len(envs), *leaf.shape):
@@ -242,7 +243,11 @@ class NativeVec:
                 row = int(np.argwhere(~np.isfinite(array))[0][0])
                 where = f"env {self._first_index + int(envs[row])}: observation{_quoted(name)}"
                 raise UserError(f"{where} is not finite")
-            arrays.append(array.astype(leaf.dtype, copy=False))
+            converted = array if array.dtype == leaf.dtype else converted_to(array, leaf.dtype)
+            if converted is None:
+                where = f"envs {self._first_index + int(envs.min())} to {self._first_index + int(envs.max())}"
+                raise UserError(f"{where}: observation{_quoted(name)} is {array.dtype}, its space says {leaf.dtype}")
+            arrays.append(converted)
         return arrays[0] if isinstance(self.spec.observation, Leaf) else tree.like(self.spec.observation, arrays)
 
 

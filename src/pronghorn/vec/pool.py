@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from pronghorn.envs.base import EnvFactory, action_converter
-from pronghorn.processes.launch import Child, launch
+from pronghorn.envs.wrappers import difference
+from pronghorn.processes.launch import SEND_TIMEOUT, Child, launch
 from pronghorn.processes.shared import BLOCK_FDS, SharedArrays, anonymous, mapped
-from pronghorn.processes.supervise import CONSTRUCT, Incident, Notes, Patience, Supervisor, read_note
+from pronghorn.processes.supervise import LONGEST_SLEEP, START, Incident, Notes, Patience, Supervisor, read_note
 from pronghorn.processes.wake import WAKE_FDS, Waiter, Wake
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
@@ -25,9 +26,11 @@ from pronghorn.vec.base import EnvError, Timeouts
 from pronghorn.vec.worker import Failed, Made, Setup, status_layout
 
 MODULE = "pronghorn.vec.worker"
-LONGEST_SLEEP = 1.0
 PAUSE_SECONDS = 30.0
 """More than any back-off lasts."""
+
+START_SECONDS = 60.0
+"""For a worker to come to its first env: an interpreter and its imports, on a machine where many start at once."""
 
 MOST_REMEMBERED = 1000
 ANY = -1
@@ -82,12 +85,12 @@ class PoolVec:
         self._factories, self._run_seed, self._domain, self._first_index = factories, run_seed, domain, first_index
         self._supervisor = supervisor or Supervisor()
         self._ready = ready
-        seconds = {"idle": timeouts.step, "pause": PAUSE_SECONDS, **vars(timeouts)}
+        seconds = {"idle": timeouts.step, "pause": PAUSE_SECONDS, "start": START_SECONDS, **vars(timeouts)}
         self._close_seconds = timeouts.close
         self._longest_sleep = min(LONGEST_SLEEP, *(value / 4 for value in seconds.values()))
         self._groups = rows.split_groups(self.num_envs, groups)
-        self._owners = _owners(self._groups, min(workers, self.num_envs))
-        count = int(self._owners.max()) + 1
+        count = min(workers, self.num_envs)
+        self._owners = _owners(self._groups, count)
         self._status = SharedArrays(status_layout(self.num_envs, count))
         self._ticket, self._done = self._status.arrays["ticket"], self._status.arrays["done"]
         self._patience = Patience(self._status.arrays["busy"], seconds)
@@ -113,7 +116,6 @@ class PoolVec:
             self._convert = action_converter(self.spec.action)
             self._block = SharedArrays(rows.rows_layout(self.spec, self.num_envs), self._rows_fd)
             self._rows: dict[str, Tree] = self._block.arrays
-            self._rows["episode"][:] = -1
             for index in range(count):
                 self._tell(index, {})
         except BaseException:
@@ -150,6 +152,7 @@ class PoolVec:
                 self._await_answer(number, due)
             self._flying.popleft()
         else:
+            self._look()  # nobody waits for a worker that is gone as long as others are ready
             enough = min(self._ready, int(self._in_flight.sum()))
             self._wait(lambda: len(self._landed()) >= enough)
             envs = self._landed()[:enough]
@@ -189,11 +192,11 @@ class PoolVec:
         fds = {self._status.fd, self._rows_fd, *request.fds, *answer.fds}
         child = launch(MODULE, threads=1, fds=sorted(fds))
         owned = np.flatnonzero(self._owners == index)
-        Notes(self._status.arrays["busy"][index])(int(owned[0]), CONSTRUCT)  # until it can say so itself
+        Notes(self._status.arrays["busy"][index])(int(owned[0]), START)  # until it can say so itself
         worker = _Worker(owned, child, request, answer)
         setup = Setup(
             worker=index,
-            workers=int(self._owners.max()) + 1,
+            workers=len(self._status.arrays["told"]),
             num_envs=self.num_envs,
             owned=owned,
             factories=[self._factories[row] for row in owned.tolist()],
@@ -248,6 +251,9 @@ class PoolVec:
         """Whether the worker could be told; if not, it is replaced."""
         try:
             self._workers[index].child.send(message)
+        except BlockingIOError:
+            self._replace(index, f"has not listened for {SEND_TIMEOUT} s and was killed")
+            return False
         except OSError:
             self._hear(index)
             return False
@@ -265,19 +271,26 @@ class PoolVec:
                     worker.answered += worker.answer.take()
                 if worker.child.control.fileno() in awake:
                     self._hear(index)
-            now = time.monotonic()
-            if now - self._looked > self._longest_sleep:
-                self._look(away=now - self._looked > 2 * self._longest_sleep)
-                self._looked = now
+            self._look()
 
-    def _look(self, away: bool) -> None:
-        """Replaces workers that have died or hang; where we were ``away`` meanwhile, their time begins only now."""
+    def _look(self) -> None:
+        """Now and then, replaces workers that have died or hang. Where we were away meanwhile, their time begins only
+        now."""
+        now = time.monotonic()
+        since = now - self._looked
+        if since <= self._longest_sleep:
+            return
+        self._looked = now
+        away = since > 2 * self._longest_sleep
         for index, worker in enumerate(self._workers):
             idle = worker.specs is not None and (self._done[worker.owned] == self._ticket[worker.owned]).all()
             if away or idle:
                 self._patience.forget(index)
             elif worker.child.process.poll() is not None:
-                self._hear(index)  # its last words, or the end
+                if worker.child.control.poll():
+                    self._hear(index)  # its last words, or the end
+                else:  # what it has started lives on and holds the pipe open
+                    self._replace(index, worker.child.fate())
             elif (seconds := self._patience.over(index)) is not None:
                 worker.child.kill()
                 self._replace(index, f"gave no answer for {seconds:g} s and was killed")
@@ -292,7 +305,11 @@ class PoolVec:
         if isinstance(message, Made):
             worker.specs = message.specs
             if self._block is not None:  # a replacement
-                rows.check_equal([self.spec, *message.specs], self._first_index)
+                for row, spec in zip(worker.owned.tolist(), message.specs, strict=True):
+                    if found := difference(self.spec, spec):
+                        raise UserError(
+                            f"env {self._first_index + row} in construct: built anew, it differs in {found}"
+                        )
                 begun = self._rows["episode"]
                 self._tell(index, {row: (int(begun[row]) + 1, None) for row in worker.owned.tolist()})
                 for _ in range(worker.sent - worker.answered):
@@ -362,15 +379,17 @@ def footprint(spec: EnvSpec, num_envs: int, workers: int) -> tuple[int, int]:
 
 
 def _incident(message: Failed) -> Incident:
-    return Incident(message.env, message.phase, message.text, (message.env,), message.trace)
+    lost = () if message.phase == "close" else (message.env,)
+    return Incident(message.env, message.phase, message.text, lost, message.trace)
 
 
 def _owners(groups: Sequence[IntArray], workers: int) -> IntArray:
     """The worker of each env: a contiguous part of every group, so that no two write into the same lines of memory; the
     larger parts of unequal ones go round."""
-    owners = []
-    for number, group in enumerate(groups):
+    owners, shift = [], 0
+    for group in groups:
         sizes = np.full(workers, len(group) // workers)
         sizes[: len(group) % workers] += 1
-        owners.append(np.repeat(np.arange(workers), np.roll(sizes, number)))
+        owners.append(np.repeat(np.arange(workers), np.roll(sizes, shift)))
+        shift += len(group) % workers
     return np.concatenate(owners)

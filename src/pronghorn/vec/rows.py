@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pronghorn import tree
 from pronghorn.envs.base import unbatch
-from pronghorn.envs.wrappers import EpisodeEnv, leaf_names
+from pronghorn.envs.wrappers import EpisodeEnv, difference, leaf_names
 from pronghorn.processes.shared import ArraySpec
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step
@@ -167,12 +167,6 @@ def check_landed(in_flight: BoolArray, index: slice | IntArray, envs: IntArray) 
 
 def check_equal(specs: Sequence[EnvSpec], first_index: int) -> None:
     """Raises EnvError unless all envs look the same from outside."""
-    expected = specs[0].describe()
     for index, spec in enumerate(specs, first_index):
-        found = spec.describe()
-        if found != expected:
-            key = next(k for k in expected | found if expected.get(k) != found.get(k))
-            raise EnvError(
-                f"env {index} differs from env {first_index} in {key}: "
-                f"{found.get(key, 'absent')} against {expected.get(key, 'absent')}"
-            )
+        if found := difference(specs[0], spec):
+            raise EnvError(f"env {index} differs from env {first_index} in {found}")

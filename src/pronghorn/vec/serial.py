@@ -13,7 +13,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
-from pronghorn.processes.supervise import Incident, Notes, Supervisor
+from pronghorn.processes.supervise import Incident, Notes, Supervisor, unread
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
 from pronghorn.types import IntArray, Step
@@ -45,7 +45,7 @@ class SerialVec:
         ready: int | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
-        self._note = notes or Notes(np.zeros(1, np.int64))
+        self._note = notes or unread()
         self._envs: list[EpisodeEnv] = []
         self._ready = ready
         try:
@@ -117,4 +117,5 @@ class SerialVec:
 
 def _incident(error: EnvError) -> Incident:
     trace = "".join(traceback.format_exception(error.cause)).rstrip() if error.cause else ""
-    return Incident(error.env, error.phase, str(error), (error.env,), trace)
+    lost = () if error.phase == "close" else (error.env,)
+    return Incident(error.env, error.phase, str(error), lost, trace)

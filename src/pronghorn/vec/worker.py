@@ -94,7 +94,8 @@ def main(arguments: Sequence[str]) -> int:
     """The life of a worker; the exit code."""
     control = launch.enter(arguments)
     try:
-        Worker(control, control.recv()).run()
+        setup = control.recv()
+        Worker(control, setup).run(setup)
     except Closed:
         return 0
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -119,25 +120,13 @@ class Worker:
         self._request, self._answer = Wake(setup.request_fds), Wake(setup.answer_fds)
         self._waiter = Waiter([control.fileno(), setup.request_fds[0]])
         self._envs: dict[int, EpisodeEnv] = {}
-        for row, factory in zip(setup.owned.tolist(), setup.factories, strict=True):
-            note = functools.partial(self._note, row)
-            index = setup.first_index + row
-            make = functools.partial(EpisodeEnv, factory, setup.run_seed, setup.domain, index, note)
-            self._envs[row] = rows.construct(make, self._permit)
-        self._note.idle()
-        specs = [env.spec for env in self._envs.values()]
-        control.send(Made(specs))
-        begins = self._hear()  # the rows are laid out
-        arrays = SharedArrays(rows.rows_layout(specs[0], setup.num_envs), setup.rows_fd).arrays
-        convert = action_converter(specs[0].action)
-        self._host = rows.Host(self._envs, arrays, convert, specs[0], self._permit)
-        self._host.expect(begins)
 
-    def run(self) -> None:
-        """Answers requests, in their order."""
-        gc.collect()
-        gc.freeze()  # what exists now stays: no later collection need look at it
+    def run(self, setup: Setup) -> None:
+        """Makes the envs, then answers requests, in their order."""
         try:
+            self._make(setup)
+            gc.collect()
+            gc.freeze()  # what exists now stays: no later collection need look at it
             while True:
                 requests = self._requests()
                 while self._heard < self._told[0]:  # before the request that it belongs to
@@ -146,6 +135,21 @@ class Worker:
                     self._advance()
         except Closed:
             self._close()
+
+    def _make(self, setup: Setup) -> None:
+        for row, factory in zip(setup.owned.tolist(), setup.factories, strict=True):
+            note = functools.partial(self._note, row)
+            index = setup.first_index + row
+            make = functools.partial(EpisodeEnv, factory, setup.run_seed, setup.domain, index, note)
+            self._envs[row] = rows.construct(make, self._permit)
+        self._note.idle()
+        specs = [env.spec for env in self._envs.values()]
+        self._control.send(Made(specs))
+        begins = self._hear()  # the rows are laid out
+        arrays = SharedArrays(rows.rows_layout(specs[0], setup.num_envs), setup.rows_fd).arrays
+        convert = action_converter(specs[0].action)
+        self._host = rows.Host(self._envs, arrays, convert, specs[0], self._permit)
+        self._host.expect(begins)
 
     def _requests(self) -> int:
         """How many have come, if any; waits a short while awake, then asleep."""
