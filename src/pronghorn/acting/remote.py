@@ -35,14 +35,14 @@ class Setup:
     """All that an actor process needs to know.
 
     ``make`` gives its actor and the weights it reads; it is told what happens to the envs. ``life`` counts the
-    processes this one follows. In ``lock_step`` it waits for new weights after every unroll. ``observe``: the first
-    unroll is of random actions, from which the statistics of version 0 are made.
+    processes this one follows. In ``lock_step`` it waits for new weights after every unroll. ``observe``: so many
+    unrolls of every env are of random actions, from which the statistics of version 0 are made.
     """
 
     make: Callable[[Callable[[Incident | Failed], None]], tuple[Actor, SharedWeights]]
     life: int
     lock_step: bool
-    observe: bool
+    observe: int
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,29 @@ def act(control: Connection[Any, Any], setup: Setup, stack: contextlib.ExitStack
         hear(0.0)
         return False
 
-    actor.start(setup.life)
-    seen = 0
-    if setup.observe:
-        inference.load(*weights.fetch())
-        inference.mode, inference.version = "random", -1
-        seen = weights.publications
+    def await_columns() -> None:
+        while memory.free < memory.batch_size:
+            hear(1.0)
+
+    def unroll() -> None:
         actor.fill(closed)
         control.send(Filled(memory.hand_over(), actor.dropped, actor.longest_running))
-        inference.mode = "sample"
-    waits = setup.observe
+
+    actor.start(setup.life)
+    inference.load(*weights.fetch())
+    seen, waits = weights.publications, setup.observe > 0
+    inference.mode, inference.version = "random", -1
+    for _ in range(setup.observe):
+        await_columns()
+        unroll()
+    inference.mode = "sample"
     while True:
-        while memory.free < memory.batch_size or (waits and weights.publications <= seen):
-            hear(0.001 if memory.free >= memory.batch_size else 1.0)
+        await_columns()  # before the weights are fetched, which would only grow old
+        while waits and weights.publications <= seen:
+            hear(0.001)
         waits, seen = setup.lock_step, weights.publications
         inference.load(*weights.fetch())
-        actor.fill(closed)
-        control.send(Filled(memory.hand_over(), actor.dropped, actor.longest_running))
+        unroll()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class _Remote:
         self.dropped = self.longest_running = self.stale = 0
         self.child: Child
 
-    def launch(self, lock_step: bool, observe: bool) -> None:
+    def launch(self, lock_step: bool, observe: int) -> None:
         """Starts it."""
         self.child = launch(MODULE, threads=1, fds=self.fds)
         self.child.send(Setup(self.plan.make, self.life, lock_step, observe))
@@ -110,7 +110,7 @@ class RemoteActors:
 
     def start(self) -> None:
         """Starts the processes; their first unrolls are of random actions."""
-        self._launch(observe=True)
+        self._launch(self._to_observe)
 
     def collect(self, stop: Callable[[], bool] = lambda: False) -> Trajectory | None:
         """The next batch; None if ``stop`` came true first.
@@ -152,7 +152,7 @@ class RemoteActors:
         """Starts the processes with new episodes."""
         for remote in self._remotes:
             remote.life = int(numbers["life"]) + 1
-        self._launch(observe=False)
+        self._launch(observe=0)
         return False
 
     def close(self) -> None:
@@ -170,7 +170,12 @@ class RemoteActors:
             remote.child.end(max(0.0, deadline - time.monotonic()))
         self._memory.release()
 
-    def _launch(self, observe: bool) -> None:
+    @property
+    def _to_observe(self) -> int:
+        """Random unrolls of every env that make a batch."""
+        return -(-self._batch_size // sum(len(remote.plan.envs) for remote in self._remotes))
+
+    def _launch(self, observe: int) -> None:
         self._running = True
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
@@ -254,4 +259,4 @@ class RemoteActors:
         remote.unread.clear()
         self._ready = deque(item for item in self._ready if item[0] is not remote)
         remote.life += 1
-        remote.launch(self._most_lag == 0, observe=self.inference.mode == "random")
+        remote.launch(self._most_lag == 0, self._to_observe if self.inference.mode == "random" else 0)
