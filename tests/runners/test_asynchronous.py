@@ -175,3 +175,15 @@ def test_resume_begins_new_episodes_and_shares_no_noise(tmp_path):
     assert any(event.get("envs") == "envs began new episodes" for event in events)
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps) and steps[-1] >= 800
+
+
+@pytest.mark.parametrize(("fault", "words"), [("raise", "out of order"), ("hang", "gave no answer for 2 s in step")])
+def test_an_env_that_fails_in_an_actor_is_named_and_mended(fault, words, tmp_path):
+    arguments = {"fault": fault, "phase": "step", "at": 20, "lengths": [9], "once": str(tmp_path / "once")}
+    made = asynchronous("FaultyEnv", env_args=arguments, steps=1500, env_timeout=2.0, run=str(tmp_path / "run"))
+    result = api.train(made, quiet=True)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    restarts = [event for event in events if event["event"] == "restart"]
+    assert result.exit_code == 0 and (tmp_path / "once").exists()
+    assert restarts and words in restarts[0]["cause"] and restarts[0]["lost"]
+    assert not children()
