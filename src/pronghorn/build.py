@@ -174,7 +174,7 @@ def remote_actors(
     ring = SharedColumns(slots, ring_columns(config))
     batch_size = config.columns_per_update
     memory = RolloutMemory(slots, (), batch_size, sort_by_env=False, storage=ring.storage)
-    plans = list(_actor_plans(config, spec, ring, weights))
+    plans = list(_actor_plans(config, ring, weights))
     actors = RemoteActors(
         plans, memory, spec, batch_size, config.max_policy_lag, supervisor, (ring.fd, weights.fd), warn
     )
@@ -186,15 +186,14 @@ def remote_actors(
     return actors, close
 
 
-def _actor_plans(config: RunConfig, spec: EnvSpec, ring: SharedColumns, weights: SharedWeights) -> Iterator[ActorPlan]:
+def _actor_plans(config: RunConfig, ring: SharedColumns, weights: SharedWeights) -> Iterator[ActorPlan]:
     """The envs of the config, shared out among its actors, each with its part of the ring."""
-    layout = weights_layout(agent(config, spec).state_dict())
     columns = ring_columns(config)
     per_env = columns // config.vec.num_envs
     for envs in np.array_split(np.arange(config.vec.num_envs), config.actors or 1):
         first, count = int(envs[0]), len(envs)
         own = range(first * per_env, (first + count) * per_env)
-        make = functools.partial(remote_actor, config, first, count, own, columns, ring.fd, layout, weights.fd)
+        make = functools.partial(remote_actor, config, first, count, own, columns, ring.fd, weights.layout, weights.fd)
         yield ActorPlan(range(first, first + count), own, make)
 
 

@@ -8,7 +8,7 @@ from pronghorn import tree
 from pronghorn.envs.base import action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.vec.base import FLAGS
-from pronghorn.vec.rows import ORDINARY, Host, rows_layout
+from pronghorn.vec.rows import ORDINARY, Host, own_rows
 
 
 class Row(NamedTuple):
@@ -30,8 +30,7 @@ class OneEnv:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.env = EpisodeEnv(*arguments, **options)
         self.spec = self.env.spec
-        layout = rows_layout(self.spec, 1)
-        self.rows = tree.map(lambda array: np.zeros(array.shape, array.dtype), layout)
+        self.rows = own_rows(self.spec, 1)
         self._host = Host({0: self.env}, self.rows, action_converter(self.spec.action), self.spec, self._raise)
 
     def begin(self, *arguments: Any) -> Row:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from pronghorn.acting.actor import Actor
 from pronghorn.processes import launch
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     control = launch.enter(arguments)
     try:
         setup: Setup = control.recv()
-        with contextlib.ExitStack() as stack:
-            act(control, setup, stack)
-        return 0
+        actor, weights = setup.make(control.send)
+        with contextlib.closing(actor.vec):
+            act(control, setup, actor, weights)
     except (Closed, EOFError, BrokenPipeError, ConnectionResetError):
         return 0
     except BaseException as error:
@@ -76,10 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def act(control: Connection[Any, Any], setup: Setup, stack: contextlib.ExitStack) -> None:
+def act(control: Connection[Any, Any], setup: Setup, actor: Actor, weights: SharedWeights) -> NoReturn:
     """Fills columns until told to end. Raises Closed then."""
-    actor, weights = setup.make(control.send)
-    stack.callback(actor.vec.close)
     memory, inference = actor.memory, actor.inference
 
     def hear(seconds: float) -> None:

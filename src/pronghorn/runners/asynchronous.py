@@ -24,6 +24,7 @@ from pronghorn.processes.supervise import Incident, Supervisor
 from pronghorn.transport.shared import SharedWeights
 from pronghorn.types import EnvSpec, Metrics, Trajectory, UserError
 from pronghorn.vec.base import EnvError
+from pronghorn.vec.rows import permitted
 
 MODULE = "pronghorn.acting.remote"
 CLOSE_SECONDS = 5.0
@@ -219,7 +220,7 @@ class RemoteActors:
 
     def _give_back(self, read: list[tuple[_Remote, int]]) -> None:
         for remote in self._remotes:
-            columns = [column for owner, column in read if owner is remote and column in remote.plan.columns]
+            columns = [column for owner, column in read if owner is remote]
             if columns:
                 with contextlib.suppress(OSError):  # it has died, and whoever listens to it will see
                     remote.child.send(columns)
@@ -251,10 +252,7 @@ class RemoteActors:
         """Starts an actor that has died anew, as far as the supervisor permits; its columns are free again."""
         envs = remote.plan.envs
         who = f"the actor of envs {envs[0]} to {envs[-1]}: {cause}"
-        pause = self._supervisor.permit(Incident(-1, "", who, tuple(envs)))
-        if pause is None:
-            raise EnvError(f"{who} {self._supervisor.verdict}")
-        time.sleep(pause)
+        time.sleep(permitted(self._supervisor, Incident(-1, "", who, tuple(envs))))
         remote.child.end(0.0)
         remote.unread.clear()
         self._ready = deque(item for item in self._ready if item[0] is not remote)

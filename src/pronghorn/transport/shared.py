@@ -41,6 +41,7 @@ class SharedWeights:
     """Both ends. ``layout`` is that of ``weights_layout``; a reader attaches to ``fd`` with the same."""
 
     def __init__(self, layout: dict[str, Any], fd: int | None = None) -> None:
+        self.layout = layout
         self._shared = SharedArrays(layout, fd)
         self.fd = self._shared.fd
         self._head: NDArray[np.int64] = self._shared.arrays["head"]

@@ -20,7 +20,7 @@ from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
 from pronghorn.vec.base import BatchedEnv, EnvError, Timeouts
 from pronghorn.vec.pool import PoolVec
-from pronghorn.vec.rows import rows_layout
+from pronghorn.vec.rows import own_rows
 from pronghorn.vec.serial import SerialVec
 
 Layout = Literal["serial", "pool"]
@@ -78,7 +78,7 @@ def step_seconds(factory: EnvFactory, notes: Notes | None = None) -> float:
     random = seeding.generator(0, seeding.Domain.PROBE_ENV)
     durations: list[float] = []
     with _probe(factory, notes) as env:
-        arrays = tree.map(lambda array: np.zeros(array.shape, array.dtype), rows_layout(env.spec, 1))
+        arrays = own_rows(env.spec, 1)
         convert = action_converter(env.spec.action)
         env.attach(arrays, 0)
         env.begin(0)

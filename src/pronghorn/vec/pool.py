@@ -22,7 +22,7 @@ from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, Step, UserError
 from pronghorn.vec import rows
-from pronghorn.vec.base import EnvError, Timeouts
+from pronghorn.vec.base import Timeouts
 from pronghorn.vec.worker import Failed, Made, Setup, status_layout
 
 MODULE = "pronghorn.vec.worker"
@@ -319,17 +319,15 @@ class PoolVec:
         elif not message.phase:  # our own fault
             raise RuntimeError(f"worker {index}: {message.text}\n{message.trace}")
         else:
-            self._tell(index, self._permit(_incident(message)))
+            self._tell(index, rows.permitted(self._supervisor, _incident(message)))
 
     def _replace(self, index: int, fate: str) -> None:
         """Starts a new worker in the place of one that has died."""
         old = self._workers[index]
         env, phase = self._call(index)
         lost = tuple(self._first_index + row for row in old.owned.tolist())
-        pause = self._permit(
-            Incident(env, phase, f"{self._who(index)} {fate} {f'in {phase}' if phase else 'between two steps'}", lost)
-        )
-        time.sleep(pause)
+        cause = f"{self._who(index)} {fate} {f'in {phase}' if phase else 'between two steps'}"
+        time.sleep(rows.permitted(self._supervisor, Incident(env, phase, cause, lost)))
         old.child.end(0.0)
         old.request.close()
         old.answer.close()
@@ -339,13 +337,6 @@ class PoolVec:
         new.sent, new.answered = old.sent, old.sent - len(set(self._ticket[late].tolist()))
         self._patience.forget(index)
         self._listen()
-
-    def _permit(self, incident: Incident) -> float:
-        pause = self._supervisor.permit(incident)
-        if pause is None:
-            trace = f"\n{incident.trace}" if incident.trace else ""
-            raise EnvError(f"{incident.cause} {self._supervisor.verdict}{trace}", incident.env, incident.phase)
-        return pause
 
     def _hear_last_words(self, worker: _Worker, deadline: float) -> None:
         control = worker.child.control

@@ -13,6 +13,7 @@ from pronghorn import tree
 from pronghorn.envs.base import unbatch
 from pronghorn.envs.wrappers import EpisodeEnv, difference, leaf_names
 from pronghorn.processes.shared import ArraySpec
+from pronghorn.processes.supervise import Incident, Supervisor
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step
 from pronghorn.vec.base import FLAGS, EnvError
@@ -41,6 +42,21 @@ def rows_layout(spec: EnvSpec, num_envs: int) -> dict[str, Tree]:
         "flags": ArraySpec((len(FLAGS), num_envs), np.dtype(np.bool_)),
         "episode": ArraySpec((num_envs,), np.dtype(np.int64)),
     }
+
+
+def own_rows(spec: EnvSpec, num_envs: int) -> dict[str, Tree]:
+    """The same arrays in memory of this process, as zeros."""
+    layout = rows_layout(spec, num_envs)
+    return {name: tree.map(lambda array: np.zeros(array.shape, array.dtype), part) for name, part in layout.items()}
+
+
+def permitted(supervisor: Supervisor, incident: Incident, cause: BaseException | None = None) -> float:
+    """Seconds to wait before what failed is started again. Raises EnvError, from ``cause``, where it must not be."""
+    pause = supervisor.permit(incident)
+    if pause is None:
+        trace = f"\n{incident.trace}" if incident.trace else ""
+        raise EnvError(f"{incident.cause} {supervisor.verdict}{trace}", incident.env, incident.phase) from cause
+    return pause
 
 
 class Host:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pronghorn import tree
 from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.processes.supervise import Incident, Notes, Supervisor, unread
@@ -61,8 +60,7 @@ class SerialVec:
         self.spec = self._envs[0].spec
         self.num_envs = len(factories)
         self._groups = rows.split_groups(self.num_envs, groups)
-        layout = rows.rows_layout(self.spec, self.num_envs)
-        self._rows = tree.map(lambda array: np.zeros(array.shape, array.dtype), layout)
+        self._rows = rows.own_rows(self.spec, self.num_envs)
         self._convert = action_converter(self.spec.action)
         self._host = rows.Host(dict(enumerate(self._envs)), self._rows, self._convert, self.spec, self._permit)
         self._flying: deque[IntArray] = deque()
@@ -106,11 +104,7 @@ class SerialVec:
         self._note.idle()
 
     def _permit(self, error: EnvError) -> None:
-        incident = _incident(error)
-        pause = self._supervisor.permit(incident)
-        if pause is None:
-            trace = f"\n{incident.trace}" if incident.trace else ""
-            raise EnvError(f"{error} {self._supervisor.verdict}{trace}", error.env, error.phase) from error.cause
+        pause = rows.permitted(self._supervisor, _incident(error), error.cause)
         self._note.idle()
         time.sleep(pause)
 

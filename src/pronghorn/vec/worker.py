@@ -20,7 +20,7 @@ from pronghorn.envs.base import EnvFactory, action_converter
 from pronghorn.envs.wrappers import EpisodeEnv
 from pronghorn.processes import launch
 from pronghorn.processes.shared import ArraySpec, SharedArrays
-from pronghorn.processes.supervise import CLOSE, NOTE_WORDS, PAUSE, Notes
+from pronghorn.processes.supervise import NOTE_WORDS, PAUSE, Notes
 from pronghorn.processes.wake import Waiter, Wake
 from pronghorn.seeding import Domain
 from pronghorn.types import EnvSpec, IntArray, UserError
@@ -190,8 +190,7 @@ class Worker:
         time.sleep(seconds)
 
     def _close(self) -> None:
-        for row, env in self._envs.items():
-            self._note(row, CLOSE)
+        for env in self._envs.values():
             try:
                 env.close()
             except Exception as error:
