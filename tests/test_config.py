@@ -106,6 +106,9 @@ IMPALA_OPTIONS = [
     "entropy_cost",
     "reward_scaling",
     "reward_clip",
+    "replay_share",
+    "replay_capacity",
+    "replay_burn_in",
 ]
 IMPALA = RunConfig("e", algorithm="impala", loss=ImpalaConfig())
 
@@ -267,6 +270,14 @@ def test_validate_names_the_option(changes: dict[str, Any], message: str) -> Non
         ({"entropy_cost": -1.0}, "--entropy-cost must not be negative, not -1.0"),
         ({"corrections": "all"}, "--corrections must be one of vtrace, one-step, epsilon, none, not 'all'"),
         ({"reward_clip": 1.0}, "--reward-clip must be one of none, unit, soft_asymmetric, not 1.0"),
+        ({"replay_share": 1.0}, "--replay-share must be at least 0 and less than 1, not 1.0"),
+        ({"replay_share": -0.1}, "--replay-share must be at least 0 and less than 1, not -0.1"),
+        ({"replay_share": 0.01}, "--replay-share 0.01 is not one unroll beside 16 fresh ones"),
+        ({"replay_capacity": 0}, "--replay-capacity must be positive, not 0"),
+        ({"replay_share": 0.75, "replay_capacity": 47}, "--replay-capacity 47 is less than .* 48 and 16 unrolls"),
+        ({"replay_burn_in": -1}, "--replay-burn-in must not be negative, not -1"),
+        ({"replay_burn_in": 4}, "--replay-burn-in 4 is for a recurrent core; use one with --core"),
+        ({"replay_burn_in": 20, "core": "lstm"}, "--replay-burn-in 20 leaves nothing of --unroll-length 20"),
         ({"algorithm": "ppo"}, "--algorithm ppo learns by the options of PPOConfig, not ImpalaConfig"),
     ],
 )

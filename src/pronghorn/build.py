@@ -22,6 +22,7 @@ from pronghorn.envs.ale import AtariOptions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
+from pronghorn.memory.replay import ReplayBuffer
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.memory.slots import SharedColumns, slots_layout
 from pronghorn.networks.agent import Agent
@@ -29,6 +30,8 @@ from pronghorn.processes.preflight import Needs
 from pronghorn.processes.shared import BLOCK_FDS, mapped
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.asynchronous import ActorPlan, RemoteActors
+from pronghorn.runners.replay import ReplayingCollector
+from pronghorn.runners.sync import Collector
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
@@ -246,10 +249,18 @@ def evaluator(
     return Evaluator(Actor(envs, memory, inference, config.seed, Domain.EVALUATION_NOISE), weights, episodes)
 
 
-def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
+def replaying(config: RunConfig, spec: EnvSpec, collector: Collector) -> Collector:
+    """The collector, with the buffer of the config behind it if there is to be one."""
+    if not config.replayed_columns:
+        return collector
+    slots = _slots(agent(config, spec), spec, config.loss.unroll_length)
+    buffer = ReplayBuffer(slots, config.loss.replay_capacity, config.loss.replay_burn_in, config.seed)
+    return ReplayingCollector(collector, buffer, config.replayed_columns)
+
+
+def example_batch(config: RunConfig, spec: EnvSpec, columns: int) -> Trajectory:
     """A batch of zeros in the shape of training's: what a compiler needs to see."""
     acting = agent(config, spec)
-    columns = config.columns_per_update
     memory = RolloutMemory(_slots(acting, spec, config.loss.unroll_length), range(columns), columns, sort_by_env=False)
     for array in tree.leaves(memory.arrays):
         array[...] = np.zeros((), array.dtype)
@@ -283,6 +294,8 @@ def needs(config: RunConfig, spec: EnvSpec) -> Needs:
         weights = mapped(weights_layout(acting.state_dict()))
         growing = columns * column
         pools = [(ring + weights, 2 * BLOCK_FDS + config.actors)]
+    if replayed := config.replayed_columns:  # those drawn, and the batch that is put together with them
+        growing += column * (config.columns_per_update + (1 + batches) * replayed)
     return Needs(
         num_envs=num_envs,
         actors=config.actors or 0,
@@ -291,6 +304,7 @@ def needs(config: RunConfig, spec: EnvSpec) -> Needs:
         + bool(config.compile) * COMPILER_BYTES
         + COPIES_OF_WEIGHTS * sum(weight.nbytes for weight in acting.parameters()),
         growing=growing + (pools[0][0] if pools else 0),
+        replay=column * config.loss.replay_capacity if replayed else 0,
         shared=sum(pool[0] for pool in pools),
         workers=workers[0] if workers else 0,
         processes=sum(workers),

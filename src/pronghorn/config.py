@@ -118,6 +118,10 @@ class PPOConfig:
     reward_clip: float | None = None
     """bound of scaled rewards"""
 
+    # No options: it learns only from what the newest weights have done.
+    replay_share = 0.0
+    replay_capacity = replay_burn_in = 0
+
 
 @dataclass(frozen=True)
 class ImpalaConfig:
@@ -150,6 +154,12 @@ class ImpalaConfig:
     """divide rewards by the running std of the value targets, of single rewards, or not"""
     reward_clip: Literal["none", "unit", "soft_asymmetric"] = "none"
     """of scaled rewards: to [-1, 1]; or 5 tanh(r / 5), times 0.3 where negative"""
+    replay_share: float = 0.0
+    """share of each batch that was learnt from before, drawn from the newest unrolls; 0: nothing is kept"""
+    replay_capacity: int = 10_000
+    """unrolls that are kept to be replayed (lowered where the memory is too small)"""
+    replay_burn_in: int = 0
+    """first rows of a replayed unroll that are not learnt from, but bring a recurrent core's state up to date"""
 
     # No options: a batch is one unroll of every env, walked over once as a whole.
     episodes_per_update = None
@@ -228,8 +238,14 @@ class RunConfig:
 
     @property
     def columns_per_update(self) -> int:
-        """Columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
+        """Fresh columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
         return self.loss.episodes_per_update or self.batch_size or self.vec.num_envs
+
+    @property
+    def replayed_columns(self) -> int:
+        """Columns from replay in a batch, behind the fresh ones."""
+        share = self.loss.replay_share
+        return round(self.columns_per_update * share / (1 - share))
 
     @property
     def timeouts(self) -> dict[str, float]:
@@ -297,6 +313,7 @@ def validate(config: RunConfig) -> None:
     else:
         _check_positive(rho_bar=loss.rho_bar, c_bar=loss.c_bar, pg_rho_bar=loss.pg_rho_bar)
         _check_fraction(trace_lambda=loss.trace_lambda)
+        _validate_replay(config, loss)
 
 
 def _validate_async(config: RunConfig) -> None:
@@ -331,6 +348,27 @@ def _validate_ppo(loss: PPOConfig, rows: int) -> None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
     if loss.minibatches > rows:
         raise UserError(f"--minibatches {loss.minibatches} is more than the {rows} rows of a batch; use fewer")
+
+
+def _validate_replay(config: RunConfig, loss: ImpalaConfig) -> None:
+    share, burn_in, fresh = loss.replay_share, loss.replay_burn_in, config.columns_per_update
+    _check_positive(replay_capacity=loss.replay_capacity)
+    _check_not_negative(replay_burn_in=burn_in)
+    if not 0 <= share < 1:
+        raise UserError(f"--replay-share must be at least 0 and less than 1, not {share}")
+    if burn_in and config.network.core == "none":
+        raise UserError(f"--replay-burn-in {burn_in} is for a recurrent core; use one with --core or leave it out")
+    if burn_in >= loss.unroll_length:
+        raise UserError(
+            f"--replay-burn-in {burn_in} leaves nothing of --unroll-length {loss.unroll_length}; it must be less"
+        )
+    if share and not config.replayed_columns:
+        raise UserError(f"--replay-share {share} is not one unroll beside {fresh} fresh ones; use a larger share, or 0")
+    if share and loss.replay_capacity < max(fresh, config.replayed_columns):
+        raise UserError(
+            f"--replay-capacity {loss.replay_capacity} is less than a batch takes and adds, {config.replayed_columns} "
+            f"and {fresh} unrolls; use more"
+        )
 
 
 def _check_positive(**options: float | None) -> None:

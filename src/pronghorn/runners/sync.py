@@ -226,8 +226,8 @@ class SyncRunner:
         self.actor.inference.load(*self.weights.fetch())
 
     def _count(self, batch: Trajectory) -> None:
-        self.counters.step += int(np.sum(batch.valid))
-        rows, columns = np.nonzero(batch.episode_length)
+        self.counters.step += int(np.sum(batch.fresh))
+        rows, columns = np.nonzero(batch.episode_length * ~batch.replayed)
         self.episodes.add(batch.episode_return[rows, columns], batch.episode_length[rows, columns], batch.task[columns])
 
     def _record(self, metrics: Metrics, batch: Trajectory) -> None:
@@ -243,8 +243,8 @@ class SyncRunner:
                 **self._progress(),
                 "steps_per_second": steps / elapsed,
                 **self.actor.metrics(),
-                "lag/mean": float(np.mean(self.learner.version - 1 - batch.policy_version[batch.valid])),
-                "lag/max": int(np.max(self.learner.version - 1 - batch.policy_version[batch.valid])),
+                "lag/mean": float(np.mean(self.learner.version - 1 - batch.policy_version[batch.fresh])),
+                "lag/max": int(np.max(self.learner.version - 1 - batch.policy_version[batch.fresh])),
                 **self.episodes.report(),
                 **metrics,
                 **shares,
