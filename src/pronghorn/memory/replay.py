@@ -52,12 +52,13 @@ class ReplayBuffer:
             tree.map(put, part, self._arrays[name], getattr(batch, name))
         self._added += len(columns)
 
-    def sample(self, count: int, update: int) -> Trajectory:
-        """``count`` different unrolls, uniformly, time-major; the same ones for the same contents and ``update``.
+    def sample(self, count: int, version: int) -> Trajectory:
+        """``count`` different unrolls, uniformly, time-major; the same for the same contents and weights' ``version``.
 
         Raises ValueError if there are fewer.
         """
-        rng = generator(self._run_seed, Domain.REPLAY, update)
+        # Two updates may be of one version, where lag is forced; after a resume so much is added a second time.
+        rng = generator(self._run_seed, Domain.REPLAY, version, self._added)
         chosen: IntArray = rng.choice(self.size, count, replace=False)
         batch = gather(self._slots, self._arrays, chosen, self._slots["reward"].rows)
         batch.replayed[:] = True

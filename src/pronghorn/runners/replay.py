@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from pronghorn.memory.replay import ReplayBuffer
 from pronghorn.runners.sync import Acting, Collector
 from pronghorn.types import EnvSpec, Metrics, Trajectory
@@ -20,7 +18,6 @@ class ReplayingCollector:
 
     def __init__(self, collector: Collector, buffer: ReplayBuffer, count: int) -> None:
         self._collector, self._buffer, self._count = collector, buffer, count
-        self._age: float | None = None
 
     @property
     def inference(self) -> Acting:
@@ -46,21 +43,16 @@ class ReplayingCollector:
         fresh = self._collector.collect(stop)
         if fresh is None or self.inference.mode == "random":
             return fresh
-        batch, version = fresh, self.inference.version
+        batch = fresh
         if self._buffer.size >= self._count:
-            replayed = self._buffer.sample(self._count, version)
-            self._age = (
-                float(np.mean(version - replayed.policy_version[replayed.valid])) if replayed.valid.any() else None
-            )
-            batch = self._buffer.joined(fresh, replayed)
+            batch = self._buffer.joined(fresh, self._buffer.sample(self._count, self.inference.version))
         self._buffer.add(fresh)
         return batch
 
     def metrics(self) -> Metrics:
-        """What a report says of acting, and of what was replayed: how many updates old it was, how much there is."""
-        ages = {} if self._age is None else {"replay/age": self._age}
+        """What a report says of acting, and how many unrolls are kept."""
         sizes = {"replay/size": self._buffer.size} if self._buffer.size else {}
-        return {**self._collector.metrics(), **ages, **sizes}
+        return {**self._collector.metrics(), **sizes}
 
     def abandon(self) -> None:
         """Lets go of the envs for good."""
