@@ -29,12 +29,7 @@ def word_numbers(text: str) -> NDArray[np.int16]:
     """The buckets [WORDS] int16, from 1 on, of the words between blanks, then 0; read-only.
 
     A word has the same bucket in every process and run.
-
-    Raises:
-        TypeError: ``text`` is no string.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"{type(text).__name__} is no text")
     numbers = np.zeros(WORDS, _DTYPE)
     words = text.split()[:WORDS]
     numbers[: len(words)] = [1 + zlib.crc32(word.encode("utf-8", "surrogatepass")) % BUCKETS for word in words]

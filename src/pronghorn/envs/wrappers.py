@@ -195,10 +195,7 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
 
     def cast(name: str, leaf: Leaf, value: Any) -> Any:
         if leaf.kind == "text":
-            try:
-                return word_numbers(value)
-            except TypeError as error:
-                raise ContractError(f"observation{name} is {type(value).__name__}, its space says text") from error
+            return words_of(name, value)
         try:
             array = np.asarray(value)
         except ValueError as error:  # lists of unequal lengths
@@ -224,6 +221,13 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     if isinstance(spec, Leaf):
         return lambda observation: cast("", spec, observation)
     return conform
+
+
+def words_of(name: str, text: Any) -> NDArray[np.int16]:
+    """``word_numbers`` of an env's answer; ContractError if it is no string, with ``name`` as ``leaf_names`` has it."""
+    if not isinstance(text, str):
+        raise ContractError(f"observation{name} is {type(text).__name__}, its space says text")
+    return word_numbers(text)
 
 
 def converted_to(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
