@@ -33,7 +33,7 @@ KINDS = {
     "episodes of CartPole": {**BATCHPPO, "env": "gymnasium:CartPole-v1", "unroll_length": 30, "evaluation_episodes": 2},
     "memory": {"core": "lstm", "core_size": 6, "last_action_and_reward": True, "groups": 2},
     "images": {"env": "rig:CameraBanditEnv", "image_encoder": "shallow", "epochs": 1},
-    "texts": {"env": "InstructionEnv", "groups": 2},
+    "texts": {"env": "InstructionEnv", "groups": 2, "epochs": 1},
     "normal actions": {"env": "gymnasium:Pendulum-v1", "reward_scaling": "rewards", "evaluation_episodes": 1},
     "impala": {"algorithm": "impala", "core": "counting", "optimiser_name": "rmsprop"},
 }
