@@ -43,6 +43,7 @@ OPTIONS = [
     "seed",
     "run",
     "device",
+    "precision",
     "threads",
     "compile",
     "evaluate_every",

@@ -147,6 +147,7 @@ def learner(config: RunConfig, spec: EnvSpec) -> Learner:
         config.optimiser,
         run_seed=config.seed,
         device=config.device,
+        half=config.precision == "bfloat16",
         compiled=bool(config.compile),
         threads=config.threads or 1,
     )

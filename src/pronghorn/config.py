@@ -221,6 +221,8 @@ class RunConfig:
     """directory of the run (empty: runs/ENV-ALGORITHM-seedSEED)"""
     device: str = "cpu"
     """where the learner computes: cpu, cuda, cuda:1, …"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the learner's forward and backward passes; weights, losses and statistics are float32 always"""
     threads: int | None = None
     """threads of the learner (chosen: 1, or all cores where a gradient step has many rows)"""
     compile: bool | None = None

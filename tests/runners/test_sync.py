@@ -33,6 +33,7 @@ KINDS = {
     "episodes of CartPole": {**BATCHPPO, "env": "gymnasium:CartPole-v1", "unroll_length": 30, "evaluation_episodes": 2},
     "memory": {"core": "lstm", "core_size": 6, "last_action_and_reward": True, "groups": 2},
     "images": {"env": "rig:CameraBanditEnv", "image_encoder": "shallow", "epochs": 1},
+    "texts": {"env": "InstructionEnv", "groups": 2, "epochs": 1},
     "normal actions": {"env": "gymnasium:Pendulum-v1", "reward_scaling": "rewards", "evaluation_episodes": 1},
     "impala": {"algorithm": "impala", "core": "counting", "optimiser_name": "rmsprop"},
 }
@@ -119,7 +120,7 @@ def made_of(kind, **options):
     return rig.config(**{"steps": 500, "evaluation_episodes": 3, **KINDS[kind], **options})
 
 
-@pytest.mark.parametrize("kind", ["unrolls", "episodes", "normal actions"])
+@pytest.mark.parametrize("kind", ["unrolls", "episodes", "normal actions", "texts"])
 def test_layouts_and_repeats_give_the_same_weights(kind):
     straight = run(made_of(kind))
     assert straight.state["learner"]["version"] >= 5 and len(straight.records) >= 7
