@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.remote import Failed, Filled, Setup
+from pronghorn.acting.server import InferenceServer
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.processes.launch import Child, launch
 from pronghorn.processes.supervise import Incident, Supervisor
@@ -83,6 +84,7 @@ class RemoteActors:
         supervisor: decides whether an actor that died is started again.
         fds: descriptors that the actors attach to.
         warn: is told of an actor whose unrolls come too late again and again.
+        server: chooses their actions, if they do not themselves; number them as ``plans`` does.
     """
 
     def __init__(
@@ -95,7 +97,9 @@ class RemoteActors:
         supervisor: Supervisor,
         fds: Sequence[int],
         warn: Callable[[str], None],
+        server: InferenceServer | None = None,
     ) -> None:
+        self._server = server
         self.spec, self.inference = spec, _Inference()
         self._memory, self._batch_size, self._most_lag = memory, batch_size, max_policy_lag
         self._supervisor, self._warn = supervisor, warn
@@ -140,6 +144,7 @@ class RemoteActors:
             "steps/dropped": sum(remote.dropped for remote in self._remotes),
             "lag/dropped": self._stale,
             "queue/columns": waiting,
+            **(self._server.metrics() if self._server is not None else {}),
         }
 
     def abandon(self) -> None:
@@ -161,6 +166,8 @@ class RemoteActors:
         if not self._running:
             return
         self._running = False
+        if self._server is not None:
+            self._server.close()
         for remote in self._remotes:
             try:
                 remote.child.send(None)
@@ -178,6 +185,8 @@ class RemoteActors:
 
     def _launch(self, observe: int) -> None:
         self._running = True
+        if self._server is not None:
+            self._server.start()
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
 
@@ -227,6 +236,8 @@ class RemoteActors:
 
     def _listen(self) -> bool:
         """Whether an actor has finished something, within a second."""
+        if self._server is not None:
+            self._server.check()
         heard = False
         by_control = {remote.child.control: remote for remote in self._remotes}
         for control in connection.wait(list(by_control), 1.0):
@@ -254,6 +265,8 @@ class RemoteActors:
         who = f"the actor of envs {envs[0]} to {envs[-1]}: {cause}"
         time.sleep(permitted(self._supervisor, Incident(-1, "", who, tuple(envs))))
         remote.child.end(0.0)
+        if self._server is not None:
+            self._server.forget(self._remotes.index(remote))
         remote.unread.clear()
         self._ready = deque(item for item in self._ready if item[0] is not remote)
         remote.life += 1
