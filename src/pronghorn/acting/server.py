@@ -93,6 +93,9 @@ class Desk:
         """May be called twice."""
         for wake in (self.server, *self.actors):
             wake.close()
+        self.question, self.answer = {}, ()
+        self.asked = self.answered = self.version = np.zeros(0, np.int64)
+        self.closed = np.ones(1, bool)
         self._shared.close()
 
 
@@ -217,6 +220,7 @@ class InferenceServer:
         self._closing.set()
         self._desk.server.notify()
         self._thread.join(CLOSE_SECONDS)
+        self._observation = ()  # which would keep the columns
 
     def _run(self) -> None:
         try:
