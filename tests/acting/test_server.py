@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -283,12 +284,16 @@ def test_every_row_and_what_was_carried_into_it():
     assert min(oracle.episode for oracle in oracles) >= 4
 
 
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_what_a_run_needs_counts_the_desk():
     one, other = (asynchronous(inference=where) for where in ("learner", "actor"))
     spec = build.env_spec(one)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with closing(Desk(desk_layout(build.agent(one, spec), 5, 2))):
-        opened = len(os.listdir("/proc/self/fd")) - before
+        opened = descriptors() - before
     needed, less = build.needs(one, spec), build.needs(other, spec)
     assert needed.descriptors - less.descriptors == opened and needed.shared > less.shared
 
