@@ -246,6 +246,7 @@ class _Session:
                 evaluate_every=config.evaluate_every,
                 checkpoint_every=config.checkpoint_every,
                 frames_per_step=self.spec.action_repeat,
+                force_lag=config.force_lag,
             )
             self.run.mkdir(parents=True, exist_ok=True)
             at = None if self._resumed is None else self._resumed.step

@@ -45,7 +45,7 @@ from pronghorn.vec.pool import footprint
 
 def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
     assert isinstance(config.loss, PPOConfig)
-    return PPO(config.loss, agent.distribution, agent.recurrent)
+    return PPO(config.loss, agent.distribution, agent.recurrent, corrected=config.lags)
 
 
 def _impala(config: RunConfig, agent: Agent) -> Algorithm:

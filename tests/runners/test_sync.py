@@ -259,6 +259,35 @@ def test_rows_of_random_actions_are_of_no_version():
     assert run(made_of("unrolls")).records[0]["lag/max"] == 0
 
 
+@pytest.mark.parametrize("force_lag", [0, 1, 4])
+def test_lag_can_be_forced(force_lag):
+    made = rig.config("CountingEnv", "impala", steps=35 * 9)
+    batches = []
+    with rig.parts(made) as (actor, learner):
+        collect = actor.collect
+        actor.collect = lambda *data: batches.append(collect(*data)) or batches[-1]
+        with closing(build.vec(made, Domain.EVALUATION_ENV, 1)) as evaluation_envs:
+            weights, report = LocalWeights(), Outcome()
+            runner = SyncRunner(
+                actor=actor,
+                learner=learner,
+                weights=weights,
+                evaluator=build.evaluator(made, evaluation_envs, weights, 1),
+                report=report,
+                save=report.save,
+                timers=PhaseTimers(),
+                steps=made.steps,
+                evaluate_every=10**9,
+                checkpoint_every=10**9,
+                force_lag=force_lag,
+            )
+            runner.start()
+            runner.run(lambda: False)
+    versions = [set(batch.policy_version[batch.valid].tolist()) for batch in batches]
+    assert versions == [{-1}, *({max(0, version - force_lag)} for version in range(len(batches) - 1))]
+    assert [record["lag/max"] for record in report.records if "lag/max" in record][-1] == force_lag
+
+
 def test_values_that_do_not_exist_are_absent():
     found = run(made_of("unrolls", env_args={"lengths": [600]}, steps=200, evaluation_episodes=1), evaluate_every=10**6)
     first = found.records[0]
