@@ -211,6 +211,15 @@ class RunConfig:
     """updates that an unroll of the async runner may be old when it is learnt from; 0: lock-step, as with sync"""
     force_lag: int = 0
     """for experiments: act with weights that are this many updates old"""
+    inference: Literal["actor", "learner"] = "actor"
+    """where actions are chosen for the actors of the async runner: each has its own copy of the weights, or one forward
+    pass on the learner's device serves all that wait"""
+    inference_minimum: int = 1
+    """envs that must wait before the learner makes a forward pass for them"""
+    inference_maximum: int = 1024
+    """envs of one such pass"""
+    inference_timeout: float = 0.1
+    """seconds after which fewer than the minimum are served"""
     preset: str = ""
     """named default values (empty: by algorithm and env family)"""
     steps: int = 1_000_000
@@ -277,6 +286,9 @@ def validate(config: RunConfig) -> None:
         keep_checkpoints=config.keep_checkpoints,
         actors=config.actors,
         batch_size=config.batch_size,
+        inference_minimum=config.inference_minimum,
+        inference_maximum=config.inference_maximum,
+        inference_timeout=config.inference_timeout,
         num_envs=vec.num_envs,
         groups=vec.groups,
         ready_envs=vec.ready_envs,
@@ -305,6 +317,8 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
     if config.runner == "async":
         _validate_async(config)
+    elif config.inference == "learner":
+        raise UserError("--inference learner belongs to --runner async; with sync the learner's process acts anyway")
     elif config.batch_size is not None:
         raise UserError("--batch-size belongs to --runner async; with sync a batch is one unroll of every env")
     if vec.ready_envs is not None:
@@ -334,6 +348,8 @@ def _validate_async(config: RunConfig) -> None:
         raise UserError("--layout pool, --groups and --ready-envs belong to --runner sync; actors step their own envs")
     if config.actors is not None and config.actors > vec.num_envs:
         raise UserError(f"--actors {config.actors} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if config.inference == "learner":
+        _validate_inference(config)
     if not config.max_policy_lag and config.batch_size not in (None, vec.num_envs):
         raise UserError(
             f"--max-policy-lag 0 learns from one unroll of each of the {vec.num_envs} envs, not from --batch-size "
@@ -345,6 +361,20 @@ def _validate_async(config: RunConfig) -> None:
             f"--max-policy-lag {config.max_policy_lag} is too small: {vec.num_envs} unrolls are under way at once and "
             f"a batch takes {config.columns_per_update}, so they grow {least} updates old; use --max-policy-lag "
             f"{least} or --batch-size {-(-vec.num_envs // config.max_policy_lag)}"
+        )
+
+
+def _validate_inference(config: RunConfig) -> None:
+    minimum, maximum, num_envs = config.inference_minimum, config.inference_maximum, config.vec.num_envs
+    if not config.max_policy_lag:
+        raise UserError(
+            "--inference learner may change weights within an unroll, which --max-policy-lag 0 forbids; allow some lag "
+            "or use --inference actor"
+        )
+    if minimum > min(maximum, num_envs):
+        raise UserError(
+            f"--inference-minimum {minimum} is more than --inference-maximum {maximum} or --num-envs {num_envs}; use "
+            "fewer"
         )
 
 
