@@ -137,6 +137,11 @@ def table(rates: dict[str, list[float]], ours: Sequence[str]) -> str:
             continue
         cells = [by_name[own][name].text(2) if name in by_name[own] else "" for own in compared]
         rows.append([name, Spread.over(values).text(0), *cells])
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells as lines, with the columns below one another."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
