@@ -56,6 +56,11 @@ class Workers:
             own = override(config, num_envs=len(share), seed=config.seed + number)
             child.send(Setup(own, number, layout, self._shared.fd))
 
+    @property
+    def steps(self) -> int:
+        """Made by all of them so far."""
+        return int(self.arrays["steps"].sum())
+
     def updated(self, times: int) -> bool:
         """Whether every worker has made so many updates. Raises RuntimeError where one has died."""
         for child in self.children:
@@ -117,7 +122,7 @@ def main() -> None:
     parser.add_argument("--env", default="ALE/Pong-v5")
     parser.add_argument("--num-envs", type=int, default=32, help="shared out among the workers")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=30.0, help="timed, after the warm-up")
+    parser.add_argument("--steps", type=int, default=20_000, help="timed, after the warm-up")
     parser.add_argument("--options", type=json.loads, default={}, help="of the run, as a JSON object")
     parser.add_argument("--check", action="store_true", help="see whether it works at all, on CartPole")
     arguments = parser.parse_args()
@@ -127,12 +132,11 @@ def main() -> None:
     if not 1 <= arguments.workers <= arguments.num_envs:
         parser.error(f"--workers {arguments.workers} must be from 1 to --num-envs {arguments.num_envs}")
     with running(configure(arguments.env, arguments.num_envs, arguments.options), arguments.workers) as workers:
-        steps, start = int(workers.arrays["steps"].sum()), time.perf_counter()
-        while (seconds := time.perf_counter() - start) < arguments.seconds:
+        before, start = workers.steps, time.perf_counter()
+        while workers.steps - before < arguments.steps:
             workers.updated(0)
             time.sleep(0.01)
-        steps = int(workers.arrays["steps"].sum()) - steps
-    work.answer(steps, seconds)
+        work.answer(workers.steps - before, time.perf_counter() - start)
 
 
 if __name__ == "__main__":
