@@ -514,6 +514,31 @@ def test_the_first_scale_of_returns_is_the_spread_of_discounted_rewards():
     assert learner.agent.reward_scale.scale.item() == pytest.approx(np.std(found), rel=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_walk_of_one_step_learns_as_much_from_one_forward_pass(algorithm, core):
+    one_pass = {"epochs": 1, "minibatches": 1} if algorithm == "ppo" else {}
+    made = rig.config("BanditEnv", algorithm, core=core, core_size=6, reward_scaling="none", **one_pass)
+    (first, batch), spec = collect(made, 2)
+    learner = build.learner(made, spec)
+    learner.update(first, 0.0)  # so that the second batch is not of this learner's newest weights
+    on_device = learner.agent.seen(learner._on_device(batch))
+    numbers = learner._tensors(learner.algorithm.hyperparameters({}))
+    targets = learner._compute_targets(learner._flat, on_device, torch.ones(()))
+    apart, metrics = learner._gradient(learner._flat, learner._rows(on_device), learner._fold(targets), None, numbers)
+    together, same_metrics, same_targets = learner._gradient_at_once(learner._flat, on_device, torch.ones(()), numbers)
+    assert apart.abs().max() > 1e-3
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(same_metrics, metrics, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(same_targets, targets, rtol=1e-5, atol=1e-6)
+
+    passes = []
+    learner.agent.register_forward_hook(lambda *_: passes.append(1))
+    metrics = learner.update(batch, 0.0, diagnose=False)
+    assert len(passes) == 1 and "policy/kl" not in metrics
+    assert "policy/kl" in learner.update(batch, 0.0)
+
+
 def test_returns_are_scaled_by_the_spread_of_the_raw_targets():
     # Whatever the scale was, targets times scale are raw: a second learner that begins with another scale agrees.
     made = rig.config("CountingEnv", epochs=1, minibatches=1)

@@ -30,6 +30,11 @@ class Walk(NamedTuple):
     columns: bool
     recompute: bool
 
+    @property
+    def one_step(self) -> bool:
+        """Whether a batch is used for a single gradient step."""
+        return self.epochs == self.minibatches == 1
+
 
 class Rows(NamedTuple):
     """What a loss sees of a trajectory: leading dimensions [T, B] in a walk over columns, else [N].

@@ -78,16 +78,17 @@ class Learner:
         self._optimiser_state = start(self._flat)
         self._checked = False
         prepare = compiler.compiled if compiled else _as_it_is
-        gradient, apply = prepare(self._gradient), prepare(self._apply)
+        differentiate = self._gradient_at_once if algorithm.walk.one_step else self._gradient
+        gradient, apply = prepare(differentiate), prepare(self._apply)
 
         def reduced_step(flat: Tensor, state: dict[str, Tensor], *data: Any) -> Any:
             assert reduce is not None
-            found, metrics = gradient(flat, *data)
-            return *apply(flat, state, reduce(found), data[-1]), metrics
+            found, *rest = gradient(flat, *data)
+            return *apply(flat, state, reduce(found), data[-1]), *rest
 
         def whole_step(flat: Tensor, state: dict[str, Tensor], *data: Any) -> Any:
-            found, metrics = self._gradient(flat, *data)
-            return *self._apply(flat, state, found, data[-1]), metrics
+            found, *rest = differentiate(flat, *data)
+            return *self._apply(flat, state, found, data[-1]), *rest
 
         self._step = prepare(whole_step) if reduce is None else reduced_step
         self._targets = prepare(self._compute_targets)
@@ -104,10 +105,11 @@ class Learner:
 
         self._update_statistics(batch, self.algorithm.targets(nothing_expected, batch, one), one)
 
-    def update(self, batch: Trajectory, fraction_done: float) -> Metrics:
+    def update(self, batch: Trajectory, fraction_done: float, diagnose: bool = True) -> Metrics:
         """Learns from a batch and raises the version by one.
 
-        ``fraction_done`` of the run, in [0, 1], sets the rate.
+        ``fraction_done`` of the run, in [0, 1], sets the rate. What takes a pass of its own to know, how far the update
+        moved the policy, is left out without ``diagnose``, unless the algorithm adapts to it.
 
         Raises:
             NonFiniteError: naming key, env and row; nothing has changed then.
@@ -124,9 +126,9 @@ class Learner:
                 f"a gradient of update {self.version + 1} is not finite; the weights are as they were before it"
             )
         self._flat, self._optimiser_state = flat, state
-        metrics = {
-            name: float(torch.stack([item[name] for item in collected]).mean()) for name in collected[0]
-        } | self._diagnose(batch, targets)
+        metrics = {name: float(torch.stack([item[name] for item in collected]).mean()) for name in collected[0]}
+        if diagnose or self.algorithm_state:
+            metrics |= self._diagnose(batch, targets)
         self._update_statistics(batch, targets, self.agent.reward_scale.scale.clone())
         self.algorithm_state = self.algorithm.adapt(self.algorithm_state, metrics)
         self.version += 1
@@ -161,6 +163,11 @@ class Learner:
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         flat, state = self._flat, self._optimiser_state
+        if self.algorithm.walk.one_step:
+            scale = self.agent.reward_scale.scale
+            flat, state, ok, metrics, targets = self._step(flat, state, batch, scale, hyperparameters)
+            torch.set_num_threads(threads)
+            return flat, state, targets, [metrics], [ok]
         rows, collected, finite, targets, walked = None, [], [], None, None
         for epoch, index in islice(self._indices(batch), most):
             if targets is None or (self.algorithm.walk.recompute and epoch != walked):
@@ -226,12 +233,26 @@ class Learner:
         self, flat: Tensor, rows: Rows, targets: Targets, index: Tensor | None, hyperparameters: Hyperparameters
     ) -> tuple[Tensor, dict[str, Tensor]]:
         rows, targets = self._select(rows, targets, index)
-        parameters = {name: value.detach().requires_grad_() for name, value in self._views(flat).items()}
+        parameters = self._leaves(flat)
         loss, metrics = self.algorithm.loss(self._bind(parameters), rows, targets, hyperparameters)
-        gradients = torch.autograd.grad(loss, list(parameters.values()))
-        return torch.cat([value.flatten() for value in gradients]), {
-            name: value.detach() for name, value in metrics.items()
-        }
+        return _flat_gradient(loss, parameters), _detached(metrics)
+
+    def _gradient_at_once(
+        self, flat: Tensor, batch: Trajectory, reward_scale: Tensor, hyperparameters: Hyperparameters
+    ) -> tuple[Tensor, dict[str, Tensor], Targets]:
+        """Of a walk of one step: the same weights give targets and loss, so one forward pass answers for both."""
+        parameters = self._leaves(flat)
+        output = self._bind(parameters)(batch.observation, batch.first, batch.core_state)
+        constant = AgentOutput(output.parameters.detach(), output.values.detach(), ())
+        targets = self.algorithm.targets(lambda *_, **__: constant, batch, reward_scale)
+        acted = AgentOutput(self._fold(output.parameters[:-1]), self._fold(output.values[:-1]), ())
+        loss, metrics = self.algorithm.loss(
+            lambda *_, **__: acted, self._rows(batch), self._fold(targets), hyperparameters
+        )
+        return _flat_gradient(loss, parameters), _detached(metrics), targets
+
+    def _leaves(self, flat: Tensor) -> dict[str, Tensor]:
+        return {name: value.detach().requires_grad_() for name, value in self._views(flat).items()}
 
     def _apply(
         self, flat: Tensor, state: dict[str, Tensor], gradient: Tensor, hyperparameters: Hyperparameters
@@ -325,6 +346,14 @@ def _acted_on(batch: Trajectory) -> tuple[Tree, Tensor]:
 def _gather(values: Any, dim: int, index: Tensor) -> Any:
     # Of images this is many times faster than values[index].
     return tree.map(lambda array: array.index_select(dim, index), values)
+
+
+def _flat_gradient(loss: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in torch.autograd.grad(loss, list(parameters.values()))])
+
+
+def _detached(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in metrics.items()}
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -162,13 +162,15 @@ class SyncRunner:
             batch = self.actor.collect(stop)
             if batch is None:
                 break
-            with self._timers("learn"):
-                metrics = self.learner.update(batch, counters.step / self._steps)
+            done = counters.step / self._steps
             self._count(batch)
+            due = counters.step - counters.reported_at >= self._steps / REPORTS or counters.step >= self._steps
+            with self._timers("learn"):
+                metrics = self.learner.update(batch, done, diagnose=due)
             counters.updates += 1
             with self._timers("publish"):
                 self._publish()
-            if counters.step - counters.reported_at >= self._steps / REPORTS or counters.step >= self._steps:
+            if due:
                 self._record(metrics, batch)
         if counters.step >= self._steps and not stop() and counters.evaluated_at < counters.step:
             self._evaluate(stop)
