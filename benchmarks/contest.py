@@ -5,10 +5,12 @@ A contestant is a script that prints, as its last line, ``{"steps": …, "second
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -54,22 +56,28 @@ class Contestant:
             RuntimeError: it failed, or took longer than ``timeout`` seconds; with the end of what it printed.
         """
         command = [self.python, str(SCRIPTS / self.script), *self.arguments]
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                done = subprocess.run(
-                    command,
-                    cwd=folder,
-                    env=os.environ | THREAD_BUDGET,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=timeout,
-                )
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"{self.name} did not finish within {timeout:.0f} s") from error
-        if done.returncode != 0:
-            raise RuntimeError(f"{self.name} exited with {done.returncode}:\n{done.stderr[-2000:]}")
-        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | THREAD_BUDGET,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                printed, complaints = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                raise RuntimeError(f"{self.name} did not finish within {timeout:.0f} s") from error
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # none is left, as it should be
+                    os.killpg(process.pid, signal.SIGKILL)  # with its children, who would hold our pipes open
+                process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{complaints[-2000:]}")
+        answer = json.loads(printed.strip().splitlines()[-1])
         return float(answer["steps"] / answer["seconds"])
 
 
