@@ -12,6 +12,7 @@ import torch
 import pronghorn
 from pronghorn import api, build, checkpoint
 from pronghorn.config import override
+from pronghorn.envs.text import word_numbers
 from pronghorn.networks.encoders import Inputs
 from pronghorn.types import UserError
 from pronghorn.vec.base import Timeouts
@@ -266,7 +267,25 @@ def test_a_loaded_policy_is_told_its_last_step(tmp_path):
 def test_an_unrolled_core_is_compiled_only_on_request(tmp_path):
     made = config(tmp_path / "run", core="lstm", core_size=4, compile=None, steps=10**8)
     chosen, reasons = api._decide(made)
-    assert chosen.compile is False and "update not compiled: a recurrent core takes minutes to compile" in reasons
+    assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
+
+
+def test_what_reads_is_compiled_only_on_request(tmp_path):
+    chosen, reasons = api._decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
+    assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
+
+
+def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
+    made = config(tmp_path / "run", "InstructionEnv", steps=60)
+    api.train(made, quiet=True)
+    policy = pronghorn.load(tmp_path / "run")
+    agent = build.agent(made, policy.spec)
+    agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
+    seen = []
+    policy._inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
+    for text in ("not left", "", "left"):
+        assert policy.act({"instruction": text}) in (0, 1)
+        assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]
 
 
 def test_training_from_python(tmp_path, monkeypatch):

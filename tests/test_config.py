@@ -37,11 +37,13 @@ OPTIONS = [
     "actors",
     "batch_size",
     "max_policy_lag",
+    "force_lag",
     "preset",
     "steps",
     "seed",
     "run",
     "device",
+    "precision",
     "threads",
     "compile",
     "evaluate_every",
@@ -236,6 +238,12 @@ def test_validate_accepts_the_defaults() -> None:
         ({"runner": "async", "layout": "pool"}, "--layout pool, --groups and --ready-envs belong to --runner sync"),
         ({"runner": "async", "actors": 17}, "--actors 17 is more than --num-envs 16"),
         ({"runner": "async", "max_policy_lag": -1}, "--max-policy-lag must not be negative, not -1"),
+        ({"force_lag": -1}, "--force-lag must not be negative, not -1"),
+        (
+            {"runner": "async", "max_policy_lag": 3, "batch_size": 5, "num_envs": 16},
+            "--max-policy-lag 3 is too small: 16 unrolls are under way at once and a batch takes 5, so they grow 4 "
+            "updates old; use --max-policy-lag 4 or --batch-size 6",
+        ),
         (
             {"runner": "async", "max_policy_lag": 0, "batch_size": 8},
             "--max-policy-lag 0 learns from one unroll of each",

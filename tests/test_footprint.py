@@ -106,7 +106,10 @@ def test_a_session_takes_what_it_says(env: str, options: dict[str, Any], tmp_pat
         assert needs.workers == options.get("workers", 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"core": "counting"}, {"episodes_per_update": 4}, {"evaluation_episodes": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"core": "counting"}, {"episodes_per_update": 4}, {"evaluation_episodes": 2}, {"env": "InstructionEnv"}],
+)
 def test_rollouts_take_what_is_said(options: dict[str, Any]) -> None:
     """The columns of training and of evaluation, and a batch of each."""
     made = rig.config(**options)

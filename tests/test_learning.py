@@ -48,6 +48,28 @@ def test_what_only_an_image_tells_is_learnt(image_encoder, channels, tmp_path):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("told", [True, False])
+def test_an_instruction_is_read(told, tmp_path):
+    options = {
+        "env_args": {"told": told},
+        "layers": (),
+        "num_envs": 8,
+        "unroll_length": 32,
+        "epochs": 4,
+        "learning_rate": 1e-2,
+        "discount": 0.5,
+        "entropy_cost": 0.01,
+        "reward_scaling": "none",
+        "layout": "serial",
+        "threads": 1,
+        "compile": False,
+    }
+    env = "pronghorn.envs.probes:InstructionEnv"
+    (found,) = returns(env, [0], tmp_path, episodes=200, steps=6000, **options)
+    assert found > 0.95 * 4 if told else 0.45 * 4 < found < 0.55 * 4
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("core", ["lstm", "gru", "none"])
 def test_a_cue_is_remembered_by_what_has_a_memory(core, tmp_path):
     options = {

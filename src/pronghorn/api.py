@@ -22,8 +22,9 @@ from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
+from pronghorn.envs.text import word_numbers
 from pronghorn.learning import compiler
-from pronghorn.networks.encoders import Inputs, sees_images
+from pronghorn.networks.encoders import Inputs, sees_images, sees_texts
 from pronghorn.processes import preflight
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
@@ -37,7 +38,7 @@ from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, t
 from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, Metrics, UserError, action_dtype
+from pronghorn.types import EnvSpec, Leaf, Metrics, UserError, action_dtype
 from pronghorn.vec.base import EnvError
 from pronghorn.vec.engines import native_rule
 from pronghorn.vec.layout import choose
@@ -170,11 +171,11 @@ class Policy:
 
         ``reward`` is that of the last action; it matters where the agent was trained with ``last_action_and_reward``.
         """
-        batch = tree.map(
-            lambda leaf, value: np.asarray(value, leaf.dtype)[None].copy(),
-            self.spec.observation,
-            tree.conform(self.spec.observation, observation),
-        )
+
+        def one(leaf: Leaf, value: Any) -> Any:
+            return np.array([word_numbers(value) if leaf.kind == "text" else value], leaf.dtype)
+
+        batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
         noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
         if self._inference.agent.last_step is not None:
             batch = Inputs(batch, self._last_action, np.array([reward], np.float32))
@@ -246,6 +247,7 @@ class _Session:
                 evaluate_every=config.evaluate_every,
                 checkpoint_every=config.checkpoint_every,
                 frames_per_step=self.spec.action_repeat,
+                force_lag=config.force_lag,
             )
             self.run.mkdir(parents=True, exist_ok=True)
             at = None if self._resumed is None else self._resumed.step
@@ -403,11 +405,11 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
     if compiled is None:
         batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
         long = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM
-        unrolled = config.network.core in ("lstm", "gru")
+        unrolled = config.network.core in ("lstm", "gru") or sees_texts(spec.observation)
         compiled = long and not images and not unrolled and not obstacle
         against = obstacle or "the run is too short to repay it"
         if images or unrolled:
-            against = "convolutions gain nothing from it" if images else "a recurrent core takes minutes to compile"
+            against = "convolutions gain nothing from it" if images else "an LSTM or a GRU takes minutes to compile"
         reasons.append(
             f"update {'compiled' if compiled else 'not compiled'}: "
             + ("the run is long enough to repay it" if compiled else against)

@@ -43,7 +43,7 @@ from pronghorn.vec.pool import footprint
 
 def _ppo(config: RunConfig, agent: Agent) -> Algorithm:
     assert isinstance(config.loss, PPOConfig)
-    return PPO(config.loss, agent.distribution, agent.recurrent)
+    return PPO(config.loss, agent.distribution, agent.recurrent, corrected=config.lags)
 
 
 def _impala(config: RunConfig, agent: Agent) -> Algorithm:
@@ -144,6 +144,7 @@ def learner(config: RunConfig, spec: EnvSpec) -> Learner:
         config.optimiser,
         run_seed=config.seed,
         device=config.device,
+        half=config.precision == "bfloat16",
         compiled=bool(config.compile),
         threads=config.threads or 1,
     )

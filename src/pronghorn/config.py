@@ -199,6 +199,8 @@ class RunConfig:
     """unrolls of an update of the async runner (none: as many as envs)"""
     max_policy_lag: int = 4
     """updates that an unroll of the async runner may be old when it is learnt from; 0: lock-step, as with sync"""
+    force_lag: int = 0
+    """for experiments: act with weights that are this many updates old"""
     preset: str = ""
     """named default values (empty: by algorithm and env family)"""
     steps: int = 1_000_000
@@ -209,6 +211,8 @@ class RunConfig:
     """directory of the run (empty: runs/ENV-ALGORITHM-seedSEED)"""
     device: str = "cpu"
     """where the learner computes: cpu, cuda, cuda:1, …"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the learner's forward and backward passes; weights, losses and statistics are float32 always"""
     threads: int | None = None
     """threads of the learner (chosen: 1, or all cores where a gradient step has many rows)"""
     compile: bool | None = None
@@ -230,6 +234,11 @@ class RunConfig:
     def columns_per_update(self) -> int:
         """Columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
         return self.loss.episodes_per_update or self.batch_size or self.vec.num_envs
+
+    @property
+    def lags(self) -> bool:
+        """Whether batches may be of older weights than those that learn from them."""
+        return self.force_lag > 0 or (self.runner == "async" and self.max_policy_lag > 0)
 
     @property
     def timeouts(self) -> dict[str, float]:
@@ -270,6 +279,7 @@ def validate(config: RunConfig) -> None:
     _check_not_negative(
         seed=config.seed,
         max_policy_lag=config.max_policy_lag,
+        force_lag=config.force_lag,
         env_restarts=vec.env_restarts,
         value_cost=loss.value_cost,
         entropy_cost=loss.entropy_cost,
@@ -311,6 +321,13 @@ def _validate_async(config: RunConfig) -> None:
         raise UserError(
             f"--max-policy-lag 0 learns from one unroll of each of the {vec.num_envs} envs, not from --batch-size "
             f"{config.batch_size}; leave it out or allow some lag"
+        )
+    least = -(-vec.num_envs // config.columns_per_update)
+    if 0 < config.max_policy_lag < least:
+        raise UserError(
+            f"--max-policy-lag {config.max_policy_lag} is too small: {vec.num_envs} unrolls are under way at once and "
+            f"a batch takes {config.columns_per_update}, so they grow {least} updates old; use --max-policy-lag "
+            f"{least} or --batch-size {-(-vec.num_envs // config.max_policy_lag)}"
         )
 
 

@@ -36,10 +36,11 @@ class Leaf:
     ``kind`` "box": reals or integers of ``shape`` within ``low``, ``high`` (arrays of ``shape``, float64, may be
     infinite). "discrete": ``categories`` is ``(n,)``, shape ``()``. "multi_discrete": ``categories`` holds n per
     entry of the flattened shape. "multi_binary": as multi_discrete with two categories everywhere.
+    "text", only observed: numbers of words, below ``categories`` ``(n,)``, 0 where there is none; see ``envs.text``.
     ``start`` is the first value of a discrete kind (an array of ``shape``): the env's value is index + start.
     """
 
-    kind: Literal["box", "discrete", "multi_discrete", "multi_binary"]
+    kind: Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     low: NDArray[np.float64] | None = None
@@ -64,7 +65,11 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class EnvSpec:
-    """What an env looks like from outside. ``observation`` and ``action`` are trees of ``Leaf``."""
+    """What an env looks like from outside. ``observation`` and ``action`` are trees of ``Leaf``.
+
+    Raises:
+        UserError: an action is text, naming it.
+    """
 
     name: str
     observation: Tree
@@ -73,6 +78,12 @@ class EnvSpec:
     max_episode_steps: int | None = None
     seedable: bool = True
     """Whether ``reset(seed)`` and the same actions restore an episode."""
+
+    def __post_init__(self) -> None:
+        for path, leaf in tree.named(self.action).items():
+            if leaf.kind == "text":
+                where = f"action space of {self.name}/{path}".rstrip("/")
+                raise UserError(f"{where} is text, which can only be observed; number the texts in a Discrete")
 
     def describe(self) -> dict[str, str]:
         """Description per leaf, for checkpoints: ``{"observation/…": …, "action/…": …}``."""

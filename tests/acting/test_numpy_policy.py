@@ -7,6 +7,7 @@ import torch
 from pronghorn.acting.inference import Inference
 from pronghorn.acting.numpy_policy import NumpyPolicy
 from pronghorn.config import NetworkConfig
+from pronghorn.envs.text import text_leaf
 from pronghorn.networks.agent import Agent
 from pronghorn.ops.running import batch_moments
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
@@ -88,6 +89,8 @@ def test_it_chooses_as_the_agent_does_also_after_new_weights(kind):
         (box((2,)), box((1,)), {"torso": (3,)}),
         (box((2,)), box((1,)), {"last_action_and_reward": True}),
         (box((20, 20), np.uint8), discrete(2), {"image_encoder": "shallow"}),
+        (text_leaf(), discrete(2), {}),
+        ({"a": box((2,)), "b": text_leaf()}, discrete(2), {}),
     ],
 )
 def test_other_agents_act_in_torch(observation, action, options):

@@ -243,6 +243,49 @@ def test_targets_are_those_of_the_recursion(normalise, clip):
     np.testing.assert_allclose(found.advantages[valid], advantages[valid], rtol=1e-6)
 
 
+def test_where_it_lags_the_recursion_is_that_of_vtrace_and_on_policy_that_of_gae():
+    rng = np.random.default_rng(2)
+    case = make_case(2)
+    rewards, values = rng.normal(size=(T, B)), rng.normal(size=(T + 1, B))
+    terminated, truncated = rng.random((T, B)) < 0.2, rng.random((T, B)) < 0.2
+    config = dataclasses.replace(CLIP, discount=0.9, gae_lambda=0.7, normalise_advantages="none")
+    parameters = torch.from_numpy(rng.normal(size=(T + 1, B, CATEGORICAL.parameter_size)))
+    actions = torch.from_numpy(rng.integers(0, CATEGORICAL.parameter_size, (T, B)))
+    own = CATEGORICAL.log_prob(parameters[:-1], actions)
+    agent = lambda *_, **options: AgentOutput(parameters, torch.from_numpy(values), ())  # noqa: E731
+    one = torch.ones((), dtype=torch.float64)
+
+    def targets(corrected, log_ratios):
+        batch = dataclasses.replace(
+            batch_of(case, rewards, terminated, truncated), action=actions, behaviour_log_prob=own - log_ratios
+        )
+        return PPO(config, CATEGORICAL, False, corrected).targets(agent, batch, one)
+
+    plain, on_policy = targets(False, 0.0), targets(True, 0.0)
+    torch.testing.assert_close(on_policy.vs, plain.vs)
+    torch.testing.assert_close(on_policy.advantages, plain.advantages)
+
+    log_ratios = torch.from_numpy(rng.normal(size=(T, B)))
+    found, valid = targets(True, log_ratios), case["valid"]
+    weights = np.minimum(1.0, np.exp(log_ratios.numpy()))
+    vs, advantages = np.array(values[:-1]), np.zeros((T, B))
+    for b in range(B):
+        correction = 0.0  # vs − V of the row after
+        for t in reversed(range(T)):
+            if not valid[t, b]:
+                correction = 0.0
+                continue
+            discount = 0.0 if terminated[t, b] else 0.9
+            carried = 0.0 if terminated[t, b] or truncated[t, b] else 0.7 * discount * correction
+            error = rewards[t, b] + discount * values[t + 1, b] - values[t, b]
+            advantages[t, b] = error + carried
+            correction = weights[t, b] * (error + carried)
+            vs[t, b] += correction
+    np.testing.assert_allclose(found.vs, vs, rtol=1e-9)
+    np.testing.assert_allclose(found.advantages[valid], advantages[valid], rtol=1e-9)
+    assert not np.allclose(found.vs, plain.vs)
+
+
 def test_the_penalty_adapts_to_the_divergence():
     algorithm = PPO(dataclasses.replace(PENALTY, kl_target=0.1, kl_penalty=2.0), CATEGORICAL, False)
     state = algorithm.initial_state()

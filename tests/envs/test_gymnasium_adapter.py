@@ -83,7 +83,7 @@ def test_every_space_both_ways():
 @pytest.mark.parametrize(
     ("space", "where"),
     [
-        (spaces.Text(3), "space of x is gymnasium.spaces.text.Text"),
+        (spaces.Graph(spaces.Discrete(2), None), "space of x is gymnasium.spaces.graph.Graph"),
         (
             spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), spaces.Sequence(spaces.Discrete(2))))}),
             "space of x/a/1 is",

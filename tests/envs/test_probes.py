@@ -7,9 +7,11 @@ from pronghorn.envs.probes import (
     CountingEnv,
     CueRecallEnv,
     ImageBanditEnv,
+    InstructionEnv,
     MaskedBanditEnv,
     TwoLengthEnv,
 )
+from pronghorn.envs.text import word_numbers
 from pronghorn.envs.wrappers import conformer
 
 
@@ -88,6 +90,24 @@ def test_of_the_image_bandit_nothing_but_pixels_decides(channels):
         assert not ((image >= 100) & ~bright).any() and bright.sum() == channels * 9
         contexts.add(brightest(image))
     assert contexts == {0, 1, 2, 3}
+
+
+def test_of_instructions_nothing_but_the_words_decides():
+    wanted = {tuple(word_numbers(text)): action for text, action in InstructionEnv.ORDERS}
+    assert len(wanted) == len(InstructionEnv.ORDERS) == 6 and sum(wanted.values()) == 3
+    (one, left), (other, right) = InstructionEnv.ORDERS[-2:]
+    assert sorted(one.split()) == sorted(other.split()) and left != right  # their order tells
+    env = InstructionEnv(length=10)
+    seen = set()
+    for seed in range(10):
+        assert play(env, seed, lambda o: wanted[tuple(o["instruction"])])[0] == [1.0] * 10
+        assert play(env, seed, lambda o: seen.add(tuple(o["instruction"])) or 0)[1] == (True, False)
+    assert seen == set(wanted)
+    assert np.mean([play(env, seed, lambda _: 1)[0] for seed in range(100)]) == pytest.approx(0.5, abs=0.05)
+    silent = InstructionEnv(told=False, length=10)
+    assert [play(silent, seed, lambda o: int(o["instruction"].any()))[0] for seed in range(5)] == [
+        play(env, seed, lambda _: 0)[0] for seed in range(5)
+    ]
 
 
 def test_counting_env_checks_actions_on_request():

@@ -514,6 +514,23 @@ def test_the_first_scale_of_returns_is_the_spread_of_discounted_rewards():
     assert learner.agent.reward_scale.scale.item() == pytest.approx(np.std(found), rel=1e-6)
 
 
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_a_network_in_half_precision_takes_nearly_the_same_step_with_whole_weights(core):
+    made = rig.config("rig:CameraBanditEnv", "impala", image_encoder="shallow", core=core, core_size=8)
+    (batch,), spec = collect(made, 1, learn=False)
+    whole, half = (build.learner(dataclasses.replace(made, precision=name), spec) for name in ("float32", "bfloat16"))
+    start = torch.cat([value.flatten() for value in whole.weights().values()])
+    numbers = {}
+    for name, learner in (("whole", whole), ("half", half)):
+        metrics = learner.update(copied(batch), 0.0)
+        assert all(value.dtype == torch.float32 for key, value in learner.weights().items() if "moments" not in key)
+        numbers[name] = metrics["loss/value"], metrics["check/log_prob_difference"]
+    assert numbers["half"][0] == pytest.approx(numbers["whole"][0], rel=0.05)
+    assert numbers["half"][0] != numbers["whole"][0]  # or nothing was computed in half precision
+    moved = torch.cat([value.flatten() for value in half.weights().values()]) - start
+    assert torch.isfinite(moved).all() and moved.abs().max() > 0
+
+
 @pytest.mark.parametrize("algorithm", ["impala", "ppo"])
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_a_walk_of_one_step_learns_as_much_from_one_forward_pass(algorithm, core):

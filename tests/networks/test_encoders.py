@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pronghorn.config import NetworkConfig
-from pronghorn.networks.encoders import Encoder, image_layout, sees_images
+from pronghorn.envs.text import text_leaf, word_numbers
+from pronghorn.networks.encoders import Encoder, image_layout, sees_images, sees_texts
 from pronghorn.ops.running import batch_moments
 from pronghorn.types import ACTION_MASK, Leaf, UserError
 
@@ -89,6 +90,25 @@ def test_images_come_after_numbers_and_discrete_values_and_are_never_normalised(
     after = encoder(observation)
     torch.testing.assert_close(after[..., :2], torch.ones(*leading, 2))
     assert torch.equal(after[..., 2:], before[..., 2:])
+
+
+def test_texts_come_last_and_are_never_normalised():
+    assert sees_texts({"x": box((3,), np.float32), "say": (text_leaf(),)})
+    assert not sees_texts({"x": box((3,), np.float32), "room": ROOM})
+    encoder = make({"a": text_leaf(), "b": box((3, 20, 20)), "c": (ROOM, box((2,), np.float32)), "d": text_leaf()})
+    assert (encoder.vector_size, encoder.size) == (2, 2 + 3 + 256 + 2 * 64) and len(encoder.texts) == 2
+    words = [torch.from_numpy(np.stack([word_numbers(text) for text in pair])) for pair in (("a", "b c"), ("a", ""))]
+    numbers = torch.tensor([[3.0, -5.0], [1.0, 2.0]])
+    observation = {"a": words[0], "b": pixels(2, 3, 20, 20), "c": (torch.tensor([0, 2]), numbers), "d": words[1]}
+    before = encoder(observation)
+    assert torch.equal(before[:, :2], numbers) and not before[1, -64:].any()
+    torch.testing.assert_close(before[:, -128:], torch.cat([encoder.texts[0](words[0]), encoder.texts[1](words[1])], 1))
+    assert not torch.equal(before[0, -128:-64], before[0, -64:])  # each has weights of its own
+    encoder.normaliser.update(batch_moments(encoder.vector(observation), torch.ones(2, dtype=torch.bool)))
+    after = encoder(observation)
+    assert not torch.equal(after[:, :2], numbers) and torch.equal(after[:, 2:], before[:, 2:])
+    alone = make(text_leaf())
+    assert alone.normaliser is None and not list(alone.buffers()) and alone.size == 64
 
 
 def test_images_alone_have_no_statistics():

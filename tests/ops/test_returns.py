@@ -168,7 +168,7 @@ def test_an_end_inside_the_unroll_equals_two_trajectories_apart(end):
     together = compute(0, steps, (cuts, valid))
     torch.testing.assert_close(together[:, :first], compute(0, first, plain((first, 1))))
     torch.testing.assert_close(together[:, first + 1 :], compute(first + 1, steps, plain((second, 1))))
-    assert together[:, first].flatten().tolist() == [values[first].item(), 0.0, 0.0]
+    assert together[:, first].flatten().tolist() == [values[first].item(), 0.0, 0.0, 0.0]
 
 
 def test_a_lost_life_stops_the_credit_though_the_next_row_counts():
@@ -177,7 +177,7 @@ def test_a_lost_life_stops_the_credit_though_the_next_row_counts():
     cuts, valid = torch.tensor([[True], [False]]), torch.tensor([[True], [True]])
     advantages = generalised_advantages(rewards, values, discounts, cuts, valid, 1.0)
     assert advantages.tolist() == [[1.0], [97.5]]
-    vs, pg_advantages = vtrace(torch.zeros(2, 1).double(), rewards, values, discounts, cuts, valid, **NO_CAPS)
+    vs, pg_advantages, _ = vtrace(torch.zeros(2, 1).double(), rewards, values, discounts, cuts, valid, **NO_CAPS)
     assert vs.tolist() == [[1.0], [104.5]] and pg_advantages.tolist() == [[1.0], [97.5]]
 
 
@@ -186,7 +186,7 @@ def test_a_time_limit_bootstraps_from_the_final_observation():
     discounts = tensor([[0.5], [0.5], [0.5]])
     cuts, valid = torch.tensor([[True], [False], [False]]), torch.tensor([[True], [False], [True]])
     assert generalised_advantages(rewards, values, discounts, cuts, valid, 1.0).tolist() == [[5.0], [0.0], [45.0]]
-    vs, pg_advantages = vtrace(torch.zeros(3, 1).double(), rewards, values, discounts, cuts, valid, **NO_CAPS)
+    vs, pg_advantages, _ = vtrace(torch.zeros(3, 1).double(), rewards, values, discounts, cuts, valid, **NO_CAPS)
     assert vs.tolist() == [[5.0], [8.0], [65.0]] and pg_advantages.tolist() == [[5.0], [0.0], [45.0]]
 
 

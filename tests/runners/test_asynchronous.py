@@ -101,6 +101,24 @@ def test_no_row_is_lost_or_told_twice(batch_size):
     assert sum(row.ends for row in rows) > 20
 
 
+def test_the_lag_of_every_actor_is_told_once():
+    made = asynchronous(max_policy_lag=1000)
+    with remote(made) as (actors, learner, weights):
+        found = {0: [], 1: []}
+        for version in range(12):
+            batch = actors.collect()
+            for env, chosen in zip(batch.env, batch.policy_version[0], strict=True):
+                found[int(env >= 3)].append(max(0, version - 1) - int(chosen) if chosen >= 0 else 0)
+            publish(weights, actors, learner, version)
+        metrics = actors.metrics()
+        assert sum(map(sum, found.values())) > 0
+        for number, ages in found.items():
+            assert metrics[f"actor/{number}/lag/max"] == max(ages)
+            assert metrics[f"actor/{number}/lag/mean"] == pytest.approx(np.mean(ages))
+            assert metrics[f"actor/{number}/lag/p95"] == pytest.approx(np.percentile(ages, 95))
+        assert not any(name.startswith("actor/") for name in actors.metrics())
+
+
 def test_what_is_too_old_is_not_learnt_from_and_alarms():
     warnings = []
     made = asynchronous(max_policy_lag=2)
@@ -157,9 +175,12 @@ def test_in_lock_step_a_run_is_that_of_the_sync_runner(algorithm, tmp_path):
     ):
         assert api.train(made, quiet=True).exit_code == 0
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        left_out = {"queue/columns", "lag/dropped"}
+        own = ("queue/", "lag/dropped", "actor/")
         records.append(
-            [{k: v for k, v in record.items() if k not in left_out} for record in rig.lasting(map(json.loads, lines))]
+            [
+                {key: value for key, value in record.items() if not key.startswith(own)}
+                for record in rig.lasting(map(json.loads, lines))
+            ]
         )
     one, other = weights_of(tmp_path / "async"), weights_of(tmp_path / "sync")
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

@@ -33,6 +33,7 @@ KINDS = {
     "episodes of CartPole": {**BATCHPPO, "env": "gymnasium:CartPole-v1", "unroll_length": 30, "evaluation_episodes": 2},
     "memory": {"core": "lstm", "core_size": 6, "last_action_and_reward": True, "groups": 2},
     "images": {"env": "rig:CameraBanditEnv", "image_encoder": "shallow", "epochs": 1},
+    "texts": {"env": "InstructionEnv", "groups": 2, "epochs": 1},
     "normal actions": {"env": "gymnasium:Pendulum-v1", "reward_scaling": "rewards", "evaluation_episodes": 1},
     "impala": {"algorithm": "impala", "core": "counting", "optimiser_name": "rmsprop"},
 }
@@ -119,7 +120,7 @@ def made_of(kind, **options):
     return rig.config(**{"steps": 500, "evaluation_episodes": 3, **KINDS[kind], **options})
 
 
-@pytest.mark.parametrize("kind", ["unrolls", "episodes", "normal actions"])
+@pytest.mark.parametrize("kind", ["unrolls", "episodes", "normal actions", "texts"])
 def test_layouts_and_repeats_give_the_same_weights(kind):
     straight = run(made_of(kind))
     assert straight.state["learner"]["version"] >= 5 and len(straight.records) >= 7
@@ -257,6 +258,35 @@ def test_rows_of_random_actions_are_of_no_version():
     first = run(made_of("episodes")).records[0]
     assert first["lag/max"] == 1 and 0 < first["lag/mean"] < 1
     assert run(made_of("unrolls")).records[0]["lag/max"] == 0
+
+
+@pytest.mark.parametrize("force_lag", [0, 1, 4])
+def test_lag_can_be_forced(force_lag):
+    made = rig.config("CountingEnv", "impala", steps=35 * 9)
+    batches = []
+    with rig.parts(made) as (actor, learner):
+        collect = actor.collect
+        actor.collect = lambda *data: batches.append(collect(*data)) or batches[-1]
+        with closing(build.vec(made, Domain.EVALUATION_ENV, 1)) as evaluation_envs:
+            weights, report = LocalWeights(), Outcome()
+            runner = SyncRunner(
+                actor=actor,
+                learner=learner,
+                weights=weights,
+                evaluator=build.evaluator(made, evaluation_envs, weights, 1),
+                report=report,
+                save=report.save,
+                timers=PhaseTimers(),
+                steps=made.steps,
+                evaluate_every=10**9,
+                checkpoint_every=10**9,
+                force_lag=force_lag,
+            )
+            runner.start()
+            runner.run(lambda: False)
+    versions = [set(batch.policy_version[batch.valid].tolist()) for batch in batches]
+    assert versions == [{-1}, *({max(0, version - force_lag)} for version in range(len(batches) - 1))]
+    assert [record["lag/max"] for record in report.records if "lag/max" in record][-1] == force_lag
 
 
 def test_values_that_do_not_exist_are_absent():

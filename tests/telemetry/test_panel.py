@@ -74,6 +74,17 @@ def test_the_live_view_says_it_all(terminal: Output) -> None:
     ]
 
 
+def test_the_lag_of_actors_and_the_queue(terminal: Output) -> None:
+    lags = {"lag/mean": 1.25, "lag/p95": 3.0, "lag/max": 4, "lag/dropped": 2, "queue/columns": 17}
+    each = {f"actor/{actor}/lag/{name}": actor + 2.0 for actor in range(2) for name in ("mean", "p95", "max")}
+    with Panel("run", 1000, file=terminal, every=0) as panel:
+        panel.update({"step": 100} | lags | each)
+    assert terminal.view()[3:] == [
+        "policy lag  mean 1.25  p95 3  max 4  dropped 2  17 unrolls in the queue",
+        "actors' lag 0: 2.0, 95% 2, max 2  1: 3.0, 95% 3, max 3",
+    ]
+
+
 def test_before_the_first_episode_ends(terminal: Output) -> None:
     with Panel("run", 1000, file=terminal, every=0) as panel:
         panel.update({"step": 100, "return/mean": NAN}, longest_running=1234)

@@ -13,7 +13,7 @@ from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets
 from pronghorn.config import PPOConfig
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.losses import clipped_surrogate, squared_error, standardise, weighted_mean
-from pronghorn.ops.returns import generalised_advantages
+from pronghorn.ops.returns import generalised_advantages, vtrace
 from pronghorn.types import Metrics, Trajectory
 
 PENALTY_FACTOR = 1.5
@@ -26,11 +26,15 @@ class PPO:
     config: see its fields.
     distribution: of the agent's actions.
     recurrent: whether rows must stay in order.
+    corrected: whether batches may be of older weights, so that the recursion must weigh its errors.
     """
 
-    def __init__(self, config: PPOConfig, distribution: ActionDistribution, recurrent: bool) -> None:
+    def __init__(
+        self, config: PPOConfig, distribution: ActionDistribution, recurrent: bool, corrected: bool = False
+    ) -> None:
         self.config = config
         self.distribution = distribution
+        self.corrected = corrected
         self.walk = Walk(
             epochs=config.epochs,
             minibatches=config.minibatches,
@@ -49,15 +53,34 @@ class PPO:
         return numbers
 
     def targets(self, agent: BoundAgent, batch: Trajectory, reward_scale: Tensor) -> Targets:
-        """GAE(λ) and vs = V + A; truncation bootstraps from V(final observation), termination from 0."""
+        """GAE(λ) and vs = V + A; truncation bootstraps from V(final observation), termination from 0.
+
+        Where it is ``corrected`` errors and traces are weighed by min(1, π/μ), as in V-trace; where π is μ that is
+        GAE(λ) again. The advantages are not: in the surrogate the ratio comes in by itself.
+        """
         config = self.config
-        values = agent(batch.observation, batch.first, batch.core_state, policy=False).values
+        output = agent(batch.observation, batch.first, batch.core_state, policy=self.corrected)
+        values = output.values
         rewards = batch.reward / reward_scale
         if config.reward_clip is not None:
             rewards = rewards.clamp(-config.reward_clip, config.reward_clip)
         discounts = config.discount * (~batch.terminated).to(rewards.dtype)
-        advantages = generalised_advantages(rewards, values, discounts, batch.ended, batch.valid, config.gae_lambda)
-        vs = values[:-1] + advantages
+        recursion = rewards, values, discounts, batch.ended, batch.valid
+        if self.corrected:
+            log_rhos = self.distribution.log_prob(output.parameters[:-1], batch.action) - batch.behaviour_log_prob
+            found = vtrace(
+                log_rhos,
+                *recursion,
+                rho_bar=1.0,
+                c_bar=1.0,
+                pg_rho_bar=None,
+                trace_lambda=config.gae_lambda,
+                bootstrap_mix=True,
+            )
+            vs, advantages = found.vs, found.advantages
+        else:
+            advantages = generalised_advantages(*recursion, config.gae_lambda)
+            vs = values[:-1] + advantages
         if config.normalise_advantages == "batch":
             advantages = standardise(advantages, batch.valid.to(rewards.dtype))
         return Targets(vs, advantages, values[:-1])

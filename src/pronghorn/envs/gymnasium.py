@@ -20,6 +20,7 @@ import numpy as np
 
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
+from pronghorn.envs.text import text_leaf
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
 
@@ -136,9 +137,11 @@ def leaf_of_space(space: Any, path: str) -> Tree:
     if isinstance(space, spaces.MultiBinary):
         shape = tuple(int(n) for n in space.shape)
         return Leaf("multi_binary", shape, np.dtype(space.dtype), categories=(2,) * int(np.prod(shape)))
+    if isinstance(space, spaces.Text):
+        return text_leaf()
     raise UserError(
         f"{path} is {type(space).__module__}.{type(space).__qualname__}, which is not supported; "
-        "use gymnasium's Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+        "use gymnasium's Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pronghorn.envs.text import text_leaf
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf
 
@@ -243,6 +244,50 @@ class ImageBanditEnv:
         row, column = (half * part for part in divmod(self._bright, 2))
         image[:, row : row + half, column : column + half] += 156
         return image
+
+
+class InstructionEnv:
+    """A contextual bandit that must be read: reward 1 for the action (0 left, 1 right) that an instruction asks for.
+
+    Observation: ``instruction``, a text, one of ``ORDERS``; without ``told`` always an empty one. The longest two have
+    the same words. Episodes of ``length`` steps with a new instruction each, terminated. The best return is ``length``,
+    without reading ``length / 2``.
+    """
+
+    ORDERS = (
+        ("left", 0),
+        ("right", 1),
+        ("not left", 1),
+        ("not right", 0),
+        ("please go to the left and not to the right", 0),
+        ("please go to the right and not to the left", 1),
+    )
+
+    def __init__(self, told: bool = True, length: int = 4) -> None:
+        self.spec = EnvSpec("instruction", {"instruction": text_leaf()}, _discrete(2))
+        self._told = told
+        self._length = length
+        self._random = np.random.default_rng(0)
+        self._wanted = self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Draws an instruction."""
+        self._random = np.random.default_rng(seed)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Tree) -> Answer:
+        """Rewards, and draws the next instruction."""
+        reward = float(action == self._wanted)
+        self._step += 1
+        return self._draw(), reward, self._step >= self._length, False, {}
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _draw(self) -> Any:
+        text, self._wanted = self.ORDERS[int(self._random.integers(len(self.ORDERS)))]
+        return {"instruction": text if self._told else ""}
 
 
 class CueRecallEnv:

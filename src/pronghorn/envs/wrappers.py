@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pronghorn import seeding, tree
 from pronghorn.envs.base import ContractError, EnvFactory
+from pronghorn.envs.text import word_numbers
 from pronghorn.processes.supervise import CLOSE, CONSTRUCT, PHASES, RESET, STEP
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, UserError
@@ -185,7 +186,7 @@ def difference(was: EnvSpec, now: EnvSpec) -> str:
 
 
 def conformer(spec: Tree) -> Callable[[Tree], Tree]:
-    """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``).
+    """A function that gives observations the structure and dtypes of ``spec`` (a tree of ``Leaf``), texts as numbers.
 
     It raises ContractError, naming the key, where the structure or a shape differs or a cast would change values (other
     than by rounding to the space's reals).
@@ -193,6 +194,8 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     names = tree.like(spec, list(leaf_names(spec)))
 
     def cast(name: str, leaf: Leaf, value: Any) -> Any:
+        if leaf.kind == "text":
+            return words_of(name, value)
         try:
             array = np.asarray(value)
         except ValueError as error:  # lists of unequal lengths
@@ -218,6 +221,13 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     if isinstance(spec, Leaf):
         return lambda observation: cast("", spec, observation)
     return conform
+
+
+def words_of(name: str, text: Any) -> NDArray[np.int16]:
+    """``word_numbers`` of an env's answer; ContractError if it is no string, with ``name`` as ``leaf_names`` has it."""
+    if not isinstance(text, str):
+        raise ContractError(f"observation{name} is {type(text).__name__}, its space says text")
+    return word_numbers(text)
 
 
 def converted_to(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:

@@ -33,6 +33,7 @@ Reduce: TypeAlias = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-5
 CROSS_DEVICE_TOLERANCE = 1e-3
+HALF_TOLERANCE = 5e-2
 """Largest difference of actor's and learner's log-probabilities, relative to max(1, |log-prob|)."""
 
 
@@ -47,6 +48,7 @@ class Learner:
     optimiser: which, and its settings.
     run_seed: names the shuffling of minibatches.
     device: where everything is computed.
+    half: whether the network computes in bfloat16, where torch deems that safe, with float32 weights.
     reduce: combines gradients with those of other learners; None for the only learner.
     compiled: whether the update is compiled, to one graph without ``reduce``, else to two.
     threads: of the update alone; afterwards torch has as many as before.
@@ -60,6 +62,7 @@ class Learner:
         *,
         run_seed: int,
         device: str = "cpu",
+        half: bool = False,
         reduce: Reduce | None = None,
         compiled: bool = False,
         threads: int = 1,
@@ -69,6 +72,7 @@ class Learner:
         self.version = 0
         self.algorithm_state = algorithm.initial_state()
         self._device = torch.device(device)
+        self._half = half
         self._optimiser = optimiser
         self._run_seed = run_seed
         self._threads = threads
@@ -266,7 +270,15 @@ class Learner:
         return torch.where(finite, new_flat, flat), kept, finite
 
     def _bind(self, parameters: dict[str, Tensor]) -> BoundAgent:
-        return lambda *args, **options: functional_call(self.agent, parameters, args, options)
+        def bound(*args: Any, **options: Any) -> AgentOutput:
+            if not self._half:
+                found: AgentOutput = functional_call(self.agent, parameters, args, options)
+                return found
+            with torch.autocast(self._device.type, torch.bfloat16):
+                found = functional_call(self.agent, parameters, args, options)
+            return AgentOutput(found.parameters.float(), found.values.float(), found.core_state)
+
+        return bound
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
         sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -302,6 +314,8 @@ class Learner:
         counted = batch.valid & own
         difference = float(torch.where(counted, relative, 0.0).max())
         tolerance = TOLERANCE if self._device.type == "cpu" else CROSS_DEVICE_TOLERANCE
+        if self._half:
+            tolerance = HALF_TOLERANCE
         if not difference <= tolerance:
             raise RuntimeError(
                 f"actor and learner disagree: log-probabilities of the first batch differ by {difference:.2e}, more "

@@ -30,8 +30,8 @@ class AgentOutput(NamedTuple):
 class Agent(nn.Module):
     """One state dict: parameters, observation statistics, reward scale.
 
-    Policy and value are two streams that share nothing but the statistics and what stands before them: the network of
-    images, the torso and the core, where there are any.
+    Policy and value are two streams that share nothing but the statistics and what stands before them: the networks
+    of images and texts, the torso and the core, where there are any.
 
     Args:
         spec: of the env; leaves that cannot be handled raise UserError naming them.

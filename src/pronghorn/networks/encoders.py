@@ -14,6 +14,7 @@ from pronghorn import tree
 from pronghorn.config import NetworkConfig
 from pronghorn.networks.conv import CNNS, ConvNet
 from pronghorn.networks.resnet import ResNet
+from pronghorn.networks.text import TextEncoder
 from pronghorn.ops.running import VectorNormaliser
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, Leaf, Trajectory, UserError
@@ -27,10 +28,10 @@ def without_mask(observation: Tree) -> Tree:
 
 
 class Encoder(nn.Module):
-    """One vector of features: numbers, then discrete values, then images, each in the order of leaves.
+    """One vector of features: numbers, then discrete values, then images, then texts, each in the order of leaves.
 
     Box leaves are flattened, concatenated and normalised; discrete ones become one-hot; images (uint8, see
-    ``image_layout``) go each through a convolutional network of its own. Only the first are normalised.
+    ``image_layout``) and texts go each through a network of its own. Only the first are normalised.
 
     Args:
         spec: tree of ``Leaf``; the action mask, if any, is left out.
@@ -45,7 +46,8 @@ class Encoder(nn.Module):
         super().__init__()
         leaves = list(enumerate(tree.named(without_mask(spec)).items()))
         self._vectors = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind == "box" and not is_image(leaf)]
-        self._discrete = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind != "box"]
+        self._discrete = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind not in ("box", "text")]
+        self._texts = [index for index, (_, leaf) in leaves if leaf.kind == "text"]
         self._images: list[tuple[int, ImageLayout]] = []
         networks: list[ConvNet | ResNet] = []
         for index, (path, leaf) in leaves:
@@ -55,9 +57,11 @@ class Encoder(nn.Module):
                 self._images.append((index, layout))
                 networks.append(_image_network(layout.shape, config, generator, name))
         self.images = nn.ModuleList(networks)
+        self.texts = nn.ModuleList([TextEncoder(generator) for _ in self._texts])
         self.vector_size = sum(leaf.size for _, leaf in self._vectors)
         categories = sum(sum(leaf.categories) for _, leaf in self._discrete)
-        self.size = self.vector_size + categories + sum(network.size for network in networks)
+        texts = TextEncoder.size * len(self._texts)
+        self.size = self.vector_size + categories + sum(network.size for network in networks) + texts
         if self.size == 0:
             raise UserError("the observation space is empty; an agent needs something to see")
         normalised = config.normalise_observations and self.vector_size
@@ -75,12 +79,14 @@ class Encoder(nn.Module):
         if self.vector_size:
             vector = self.vector(observation)
             parts.append(self.normaliser(vector) if self.normaliser is not None else vector.to(torch.float32))
-        if self._discrete or self._images:
+        if self._discrete or self._images or self._texts:
             values = tree.leaves(without_mask(observation))
             for index, leaf in self._discrete:
                 parts += _one_hots(leaf, values[index])
             for (index, layout), network in zip(self._images, self.images, strict=True):
                 parts.append(network(layout.channels_first(values[index])))
+            for index, network in zip(self._texts, self.texts, strict=True):
+                parts.append(network(values[index]))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
@@ -132,6 +138,11 @@ def is_image(leaf: Leaf) -> bool:
 def sees_images(spec: Tree) -> bool:
     """Whether an observation has images: then arithmetic, not overhead, is the cost of a forward pass."""
     return any(is_image(leaf) for leaf in tree.leaves(without_mask(spec)))
+
+
+def sees_texts(spec: Tree) -> bool:
+    """Whether an observation has texts."""
+    return any(leaf.kind == "text" for leaf in tree.leaves(without_mask(spec)))
 
 
 class ImageLayout(NamedTuple):

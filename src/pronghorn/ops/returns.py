@@ -18,10 +18,11 @@ from pronghorn.ops.scan import linear_recurrence
 
 
 class VTrace(NamedTuple):
-    """Targets of V-trace, both [T, B]."""
+    """Targets of V-trace, all [T, B]; ``pg_advantages`` are the ``advantages`` times their weight."""
 
     vs: Tensor
     pg_advantages: Tensor
+    advantages: Tensor
 
 
 def discounted_returns(rewards: Tensor, discounts: Tensor, bootstrap_value: Tensor) -> Tensor:
@@ -58,8 +59,8 @@ def vtrace(
     """V-trace (Espeholt et al. 2018, section 4.1).
 
     With w_t = exp(``log_rhos``), ρ_t = min(ρ̄, w_t), c_t = λ min(c̄, w_t), δ_t = ρ_t (r_t + discount_t V_{t+1} − V_t):
-    vs_t − V_t = δ_t + discount_t c_t (vs_{t+1} − V_{t+1}), and the weight of the policy gradient is
-    min(ρ̄_pg, w_t) (r_t + discount_t vs_{t+1} − V_t) with vs_T = V_T. At cuts vs_{t+1} is V_{t+1}.
+    vs_t − V_t = δ_t + discount_t c_t (vs_{t+1} − V_{t+1}), the advantage is A_t = r_t + discount_t vs_{t+1} − V_t
+    with vs_T = V_T, and the weight of the policy gradient min(ρ̄_pg, w_t) A_t. At cuts vs_{t+1} is V_{t+1}.
 
     Args:
         log_rhos: [T, B] log π(a_t) − log μ(a_t).
@@ -67,7 +68,7 @@ def vtrace(
         bootstrap_mix: the advantage bootstraps from λ vs_{t+1} + (1 − λ) V_{t+1} instead of vs_{t+1}.
 
     Returns:
-        ``vs`` (equal to V on invalid rows) and ``pg_advantages`` (0 on invalid rows).
+        ``vs`` (equal to V on invalid rows) and the advantages (0 on invalid rows).
     """
     carries = valid & ~cuts
     next_values = values[1:]
@@ -79,8 +80,9 @@ def vtrace(
 
     next_corrections = torch.where(carries, torch.cat((corrections[1:], end.unsqueeze(0))), 0.0)
     targets = rewards + discounts * (next_values + (trace_lambda if bootstrap_mix else 1.0) * next_corrections)
-    advantages = capped_ratios(log_rhos, pg_rho_bar) * (targets - values[:-1])
-    return VTrace(values[:-1] + corrections, torch.where(valid, advantages, 0.0))
+    advantages = torch.where(valid, targets - values[:-1], 0.0)
+    weighted = torch.where(valid, capped_ratios(log_rhos, pg_rho_bar) * advantages, 0.0)
+    return VTrace(values[:-1] + corrections, weighted, advantages)
 
 
 def capped_ratios(log_rhos: Tensor, cap: float | None) -> Tensor:

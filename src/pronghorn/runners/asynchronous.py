@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, Literal
 
+import numpy as np
+
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.remote import Failed, Filled, Setup
 from pronghorn.memory.rollout import RolloutMemory
@@ -63,6 +65,7 @@ class _Remote:
         self.fds = fds
         self.unread: deque[list[int]] = deque()
         self.dropped = self.longest_running = self.stale = 0
+        self.ages: list[int] = []
         self.child: Child
 
     def launch(self, lock_step: bool, observe: int) -> None:
@@ -123,6 +126,8 @@ class RemoteActors:
         while True:
             chosen = self._choose()
             if chosen is not None:
+                for remote, column in chosen:
+                    remote.ages.append(self._age(column))
                 batch = self._memory.gather([column for _, column in chosen])
                 self._give_back(chosen)
                 return batch
@@ -134,13 +139,25 @@ class RemoteActors:
                 raise EnvError(f"no actor has finished an unroll in {WAIT_SECONDS:g} s")
 
     def metrics(self) -> Metrics:
-        """Steps lost, unrolls that came too late, and those that wait to be learnt from."""
+        """Steps lost, unrolls that came too late, those that wait to be learnt from, and the lag of each of several
+        actors: how old its unrolls were that were learnt from since this was last asked."""
         waiting = len(self._ready) + sum(len(columns) for remote in self._remotes for columns in remote.unread)
         return {
             "steps/dropped": sum(remote.dropped for remote in self._remotes),
             "lag/dropped": self._stale,
             "queue/columns": waiting,
+            **(self._lags() if len(self._remotes) > 1 else {}),
         }
+
+    def _lags(self) -> Metrics:
+        found: Metrics = {}
+        for number, remote in enumerate(self._remotes):
+            if remote.ages:
+                found[f"actor/{number}/lag/mean"] = float(np.mean(remote.ages))
+                found[f"actor/{number}/lag/p95"] = float(np.percentile(remote.ages, 95))
+                found[f"actor/{number}/lag/max"] = max(remote.ages)
+            remote.ages.clear()
+        return found
 
     def abandon(self) -> None:
         """Nothing to let go of: no episode outlives its process."""
@@ -199,12 +216,7 @@ class RemoteActors:
         return None
 
     def _too_late(self, remote: _Remote, column: int) -> bool:
-        length = int(self._memory.lengths[column])
-        versions = self._memory.arrays["policy_version"][column, :length]
-        valid = self._memory.arrays["valid"][column, :length]
-        oldest = int(versions[valid].min()) if valid.any() else self.inference.version
-        # Version -1 stands for random actions, which the statistics of version 0 are made from.
-        if self.inference.version - oldest <= self._most_lag or oldest < 0:
+        if self._age(column) <= self._most_lag:
             remote.stale = 0
             return False
         remote.stale += 1
@@ -217,6 +229,15 @@ class RemoteActors:
             )
         self._give_back([(remote, column)])
         return True
+
+    def _age(self, column: int) -> int:
+        """Versions since its oldest row was acted on; 0 for random actions, which the statistics of version 0 are made
+        from and which have version -1."""
+        length = int(self._memory.lengths[column])
+        versions = self._memory.arrays["policy_version"][column, :length]
+        valid = self._memory.arrays["valid"][column, :length]
+        oldest = int(versions[valid].min()) if valid.any() else self.inference.version
+        return self.inference.version - oldest if oldest >= 0 else 0
 
     def _give_back(self, read: list[tuple[_Remote, int]]) -> None:
         for remote in self._remotes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -112,6 +113,7 @@ class SyncRunner:
     steps: where training ends.
     evaluate_every, checkpoint_every: in steps; evaluation None means as often as its share of the steps allows.
     frames_per_step: the env's action repeat.
+    force_lag: updates that the weights are old which the actor is given; after ``restore`` this grows anew from 0.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class SyncRunner:
         evaluate_every: int | None,
         checkpoint_every: int,
         frames_per_step: int = 1,
+        force_lag: int = 0,
     ) -> None:
         self.actor, self.learner, self.weights, self.evaluator = actor, learner, weights, evaluator
         self.counters = Counters()
@@ -136,6 +139,7 @@ class SyncRunner:
         self._report, self._save, self._timers = report, save, timers
         self._steps, self._evaluate_every, self._checkpoint_every = steps, evaluate_every, checkpoint_every
         self._frames_per_step = frames_per_step
+        self._recent: deque[tuple[dict[str, Any], int]] = deque(maxlen=1 + force_lag)
         self._clock = time.perf_counter()
         self._mark = 0, 0.0
         self._saved_at = self._clock
@@ -221,10 +225,12 @@ class SyncRunner:
         if batch is not None:
             self.learner.observe(batch)
             self._count(batch)
+            self._recent.clear()  # the weights of version 0 without statistics
             self._publish()
 
     def _publish(self) -> None:
-        self.weights.publish(self.learner.weights(), self.learner.version)
+        self._recent.append((self.learner.weights(), self.learner.version))
+        self.weights.publish(*self._recent[0])
         self.actor.inference.load(*self.weights.fetch())
 
     def _count(self, batch: Trajectory) -> None:
@@ -237,6 +243,7 @@ class SyncRunner:
         seconds = time.perf_counter() - self._clock
         elapsed, steps = seconds - self._mark[1], counters.step - self._mark[0]
         shares = self._timers.shares(elapsed)
+        lags = self.learner.version - 1 - batch.policy_version[batch.valid]
         self._timers.reset()
         self._mark = counters.step, seconds
         counters.reported_at = counters.step
@@ -245,8 +252,9 @@ class SyncRunner:
                 **self._progress(),
                 "steps_per_second": steps / elapsed,
                 **self.actor.metrics(),
-                "lag/mean": float(np.mean(self.learner.version - 1 - batch.policy_version[batch.valid])),
-                "lag/max": int(np.max(self.learner.version - 1 - batch.policy_version[batch.valid])),
+                "lag/mean": float(np.mean(lags)),
+                "lag/p95": float(np.percentile(lags, 95)),
+                "lag/max": int(np.max(lags)),
                 **self.episodes.report(),
                 **metrics,
                 **shares,

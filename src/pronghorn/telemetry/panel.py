@@ -22,6 +22,7 @@ _COLUMNS = 80
 _LABEL = 12
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 24
+_ACTORS = 8
 _WINDOW = 100
 """Episodes in ``return/mean``."""
 
@@ -173,7 +174,13 @@ def rows(
 
     yield "learning", [f"{word} {_number(record[key])}" for key, word in _LEARNING if key in record]
     yield "losses", [f"{name} {_number(value)}" for name, value in _below("loss/", record)]
-    yield "policy lag", [f"{name} {_number(value)}" for name, value in _below("lag/", record)]
+    lag = [f"{name} {_number(value)}" for name, value in _below("lag/", record)]
+    if "queue/columns" in record:
+        lag.append(f"{_count(record['queue/columns'])} unrolls in the queue")
+    yield "policy lag", lag
+    actors = [name.removesuffix("/lag/mean") for name, _ in _below("actor/", record) if name.endswith("/lag/mean")]
+    if actors:
+        yield "actors' lag", [f"{actor}: {_actor_lag(record, actor)}" for actor in actors[:_ACTORS]]
     yield "time", [f"{name} {value:.0%}" for name, value in _below("time/", record)]
     if record.get("restarts"):
         yield "restarts", [f"{_count(record['restarts'])} of failed environments or their workers"]
@@ -227,6 +234,11 @@ def _training(record: dict[str, Any], longest_running: int) -> str:
     if "return/mean" in record:
         return f"return {_number(record['return/mean'])}"
     return f"0 episodes finished, longest running {_count(longest_running)} steps"
+
+
+def _actor_lag(record: dict[str, Any], actor: str) -> str:
+    mean, p95, most = (record[f"actor/{actor}/lag/{name}"] for name in ("mean", "p95", "max"))
+    return f"{mean:.1f}, 95% {p95:.0f}, max {most:.0f}"
 
 
 def _evaluation(record: dict[str, Any]) -> str:

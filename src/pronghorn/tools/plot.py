@@ -115,6 +115,7 @@ def read_options(run: Path) -> dict[str, Any]:
     try:
         config = json.loads((run / "config.json").read_text())["config"]
         options: dict[str, Any] = {name: config[name] for name in ("env", "env_args", "algorithm", "runner", "steps")}
+        options["force_lag"] = config.get("force_lag", 0)
         options["num_envs"] = config["vec"]["num_envs"]
         for part in ("network", "loss", "optimiser"):
             options |= config[part]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from pronghorn import tree
+from pronghorn.envs.base import ContractError
 from pronghorn.envs.gymnasium import leaf_of_space
-from pronghorn.envs.wrappers import wrong_answer
+from pronghorn.envs.wrappers import leaf_names, words_of, wrong_answer
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, IntArray, UserError
+from pronghorn.types import EnvSpec, IntArray, Leaf, UserError
 from pronghorn.vec.native import ActionRows, Answer
 
 
@@ -48,6 +49,7 @@ class VectorEngine:
             max_episode_steps=getattr(getattr(self._envs, "spec", None), "max_episode_steps", None),
             seedable=False,
         )
+        self._names = tree.like(self.spec.observation, leaf_names(self.spec.observation))
         self._rows = ActionRows(self.spec.action, num_envs, num_envs)
         self._all: IntArray = np.arange(num_envs)
         self._over = np.zeros(num_envs, np.bool_)
@@ -131,9 +133,10 @@ class VectorEngine:
         known = infos.get("_final_obs", infos.get("_final_observation", np.full(self._num_envs, final is not None)))
         for env in np.flatnonzero(self._over).tolist():
             if known[env]:
-                values = tree.conform(self.spec.observation, _entry(final, env))
-                for array, value in zip(tree.leaves(observation), tree.leaves(values), strict=True):
-                    array[env] = value
+                alone = tree.map(lambda value: (value,), _entry(self.spec.observation, final, env))
+                values = tree.leaves(self._nested(alone))
+                for array, value in zip(tree.leaves(observation), values, strict=True):
+                    array[env] = value[0]
                 continue
             # What follows a cut is not known, and must not be learnt from a new episode's beginning.
             terminated[env], truncated[env] = True, False
@@ -145,9 +148,16 @@ class VectorEngine:
                 )
 
     def _nested(self, observation: Any) -> Tree:
-        """Own copies of the arrays, nested as the space is."""
+        """Own copies of the arrays, nested as the space is, texts as numbers of words."""
+
+        def array(name: str, leaf: Leaf, values: Any) -> Any:
+            return np.stack([words_of(name, text) for text in values]) if leaf.kind == "text" else np.array(values)
+
         try:
-            return tree.map(np.array, tree.conform(self.spec.observation, observation))
+            nested = tree.conform(self.spec.observation, observation)
+            return tree.map(array, self._names, self.spec.observation, nested)
+        except ContractError as error:
+            raise UserError(f"{self._name}: {error}") from error
         except (KeyError, TypeError, IndexError) as error:
             raise UserError(f"{self._name}: observation is not nested as its space says: {error!r}") from error
 
@@ -165,10 +175,10 @@ def _autoreset_mode(name: str, envs: Any) -> Any:
     return AutoresetMode(declared)
 
 
-def _entry(final: Any, env: int) -> Any:
+def _entry(spec: Tree, final: Any, env: int) -> Any:
     """The part of one env: ``final`` holds observations, or is one whose leaves are batched."""
-    if isinstance(final, dict):
-        return {key: _entry(part, env) for key, part in final.items()}
-    if isinstance(final, tuple):
-        return tuple(_entry(part, env) for part in final)
+    if isinstance(spec, dict) and isinstance(final, dict):
+        return {key: _entry(part, final[key], env) for key, part in spec.items()}
+    if isinstance(spec, tuple) and isinstance(final, tuple):
+        return tuple(_entry(part, value, env) for part, value in zip(spec, final, strict=True))
     return final[env]
