@@ -131,7 +131,7 @@ def test_rollouts_take_what_is_said(options: dict[str, Any]) -> None:
 def test_the_compilers_example_is_counted() -> None:
     made = rig.config()
     with closing(env_factory(made.env, made.env_args)()) as env:
-        example = build.example_batch(made, env.spec)
+        example = build.example_batch(made, env.spec, made.columns_per_update)
         plain, compiled = (build.needs(dataclasses.replace(made, compile=flag), env.spec) for flag in (False, True))
     assert compiled.rollouts - plain.rollouts == sum(
         array.nbytes for array in tree.leaves(list(vars(example).values()))

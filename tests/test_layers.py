@@ -92,6 +92,7 @@ BELOW_THE_LINE = {
     "evaluation": 6,
     "runners.sync": 7,
     "runners.asynchronous": 7,
+    "runners.replay": 7,
     "runners.ray": 7,
     "build": 8,
     "api": 9,

@@ -19,7 +19,7 @@ import torch
 
 from pronghorn import build, checkpoint, tree
 from pronghorn.acting.inference import Inference
-from pronghorn.config import RunConfig, from_json, to_json, validate
+from pronghorn.config import RunConfig, from_json, override, to_json, validate
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.text import word_numbers
@@ -103,7 +103,7 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
     with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
         spec = build.env_spec(config, watchdog)
     _check_spec(loaded, spec)
-    warnings = _preflight(config, spec)[1:]
+    config, (_, *warnings) = _preflight(config, spec)
     with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
         for warning in warnings:
             session.panel.message(warning)
@@ -234,6 +234,7 @@ class _Session:
                 envs = build.vec(config, Domain.TRAINING_ENV, None, supervisor, watchdog)
                 actor, close_actors = build.actor(config, envs, timers), envs.close
             opening.callback(close_actors)
+            actor = build.replaying(config, self.spec, actor)
             torch.set_num_threads(_acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
@@ -291,8 +292,10 @@ class _Session:
         if obstacle := compiler.obstacle():
             raise UserError(f"the run's update is compiled, which cannot be done here: {obstacle}")
         self.panel.message("compiling the update, once (10 to 30 s; a few from the cache)")
+        fresh, replayed = self._config.columns_per_update, self._config.replayed_columns
         with suppress(Interrupted), stop.immediately():
-            self._learner.prepare(build.example_batch(self._config, self.spec))
+            for columns in sorted({fresh, fresh + replayed}):
+                self._learner.prepare(build.example_batch(self._config, self.spec, columns))
 
     def finish(self, stop: StopRequest) -> Result:
         """Trains to the end and says how it went."""
@@ -419,17 +422,32 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
         compiled = False
     threads = config.threads
     if threads is None:
-        rows = config.loss.unroll_length * config.columns_per_update // config.loss.minibatches
+        columns = config.columns_per_update + config.replayed_columns
+        rows = config.loss.unroll_length * columns // config.loss.minibatches
         threads = cores if images or rows >= THREADS_PAY_FROM else 1
         reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} {'images' if images else 'rows'}")
-    config = dataclasses.replace(config, vec=vec, compile=compiled, threads=threads)
-    return config, [*reasons, *_preflight(config, spec)]
+    config, needed = _preflight(dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), spec)
+    return config, [*reasons, *needed]
 
 
-def _preflight(config: RunConfig, spec: EnvSpec) -> list[str]:
-    """What the run needs, in a line, and what speaks against it. Raises UserError where it does not fit."""
-    needs = build.needs(config, spec)
-    return [preflight.describe(needs), *preflight.check(needs, preflight.Machine.here())]
+def _preflight(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
+    """The config with no more replay than fits; what it needs, in a line, and what speaks against it.
+
+    Raises UserError where it does not fit.
+    """
+    machine, needs = preflight.Machine.here(), build.needs(config, spec)
+    warnings = []
+    if needs.replay and needs.memory > machine.memory:
+        asked, takes = config.loss.replay_capacity, preflight.size_of(needs.replay)
+        fitting = asked * preflight.room_for_replay(needs, machine) // needs.replay
+        capacity = max(fitting, config.columns_per_update, config.replayed_columns)
+        config = override(config, replay_capacity=capacity)
+        needs = build.needs(config, spec)
+        warnings = [
+            f"--replay-capacity lowered to {capacity:,} unrolls ({preflight.size_of(needs.replay)}): {asked:,} take "
+            f"{takes}, and {preflight.size_of(machine.memory)} are available to the whole run"
+        ]
+    return config, [preflight.describe(needs), *warnings, *preflight.check(needs, machine)]
 
 
 def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:

@@ -14,6 +14,7 @@ from pronghorn import tree
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.inference import Inference
 from pronghorn.acting.remote import Failed
+from pronghorn.acting.server import Client, Desk, DeskFds, InferenceServer, desk_layout
 from pronghorn.algorithms.base import Algorithm
 from pronghorn.algorithms.impala import Impala
 from pronghorn.algorithms.ppo import PPO
@@ -22,13 +23,17 @@ from pronghorn.envs.ale import AtariOptions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
+from pronghorn.memory.replay import ReplayBuffer
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.memory.slots import SharedColumns, slots_layout
 from pronghorn.networks.agent import Agent
 from pronghorn.processes.preflight import Needs
 from pronghorn.processes.shared import BLOCK_FDS, mapped
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
+from pronghorn.processes.wake import WAKE_FDS
 from pronghorn.runners.asynchronous import ActorPlan, RemoteActors
+from pronghorn.runners.replay import ReplayingCollector
+from pronghorn.runners.sync import Collector
 from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
@@ -171,30 +176,50 @@ def remote_actors(
     warn: Callable[[str], None],
 ) -> tuple[RemoteActors, Callable[[], None]]:
     """The actor processes of the config (not started), and what ends them."""
-    slots = _slots(agent(config, spec), spec, config.loss.unroll_length)
+    acting = agent(config, spec)
+    slots = _slots(acting, spec, config.loss.unroll_length)
     ring = SharedColumns(slots, ring_columns(config))
     batch_size = config.columns_per_update
     memory = RolloutMemory(slots, (), batch_size, sort_by_env=False, storage=ring.storage)
-    plans = list(_actor_plans(config, ring, weights))
-    actors = RemoteActors(
-        plans, memory, spec, batch_size, config.max_policy_lag, supervisor, (ring.fd, weights.fd), warn
-    )
+    fds, desk, server = [ring.fd, weights.fd], None, None
+    if config.inference == "learner":
+        desk = Desk(desk_layout(acting, config.vec.num_envs, config.actors or 1))
+        fds += desk.fds.all()
+    plans = list(_actor_plans(config, ring, weights, None if desk is None else desk.fds))
+    if desk is not None:
+        server = InferenceServer(
+            desk,
+            [plan.envs for plan in plans],
+            ring.storage.arrays["observation"],
+            Inference(acting, device=config.device),
+            weights,
+            config.inference_minimum,
+            config.inference_maximum,
+            config.inference_timeout,
+        )
+    actors = RemoteActors(plans, memory, spec, batch_size, config.max_policy_lag, supervisor, fds, warn, server)
 
     def close() -> None:
         actors.close()
         ring.close()
+        if desk is not None:
+            desk.close()
 
     return actors, close
 
 
-def _actor_plans(config: RunConfig, ring: SharedColumns, weights: SharedWeights) -> Iterator[ActorPlan]:
+def _actor_plans(
+    config: RunConfig, ring: SharedColumns, weights: SharedWeights, desk: DeskFds | None
+) -> Iterator[ActorPlan]:
     """The envs of the config, shared out among its actors, each with its part of the ring."""
     columns = ring_columns(config)
     per_env = columns // config.vec.num_envs
-    for envs in np.array_split(np.arange(config.vec.num_envs), config.actors or 1):
+    for number, envs in enumerate(np.array_split(np.arange(config.vec.num_envs), config.actors or 1)):
         first, count = int(envs[0]), len(envs)
         own = range(first * per_env, (first + count) * per_env)
-        make = functools.partial(remote_actor, config, first, count, own, columns, ring.fd, weights.layout, weights.fd)
+        make = functools.partial(
+            remote_actor, config, number, first, count, own, columns, ring.fd, weights.layout, weights.fd, desk
+        )
         yield ActorPlan(range(first, first + count), own, make)
 
 
@@ -206,6 +231,7 @@ def ring_columns(config: RunConfig) -> int:
 
 def remote_actor(
     config: RunConfig,
+    number: int,
     first: int,
     count: int,
     own: range,
@@ -213,9 +239,11 @@ def remote_actor(
     ring_fd: int,
     layout: dict[str, Any],
     weights_fd: int,
+    desk_fds: DeskFds | None,
     report: Callable[[Incident | Failed], None],
 ) -> tuple[Actor, SharedWeights]:
-    """In an actor process: ``count`` envs from ``first`` on, with the columns ``own``, and the weights to act with."""
+    """In the actor process ``number``: ``count`` envs from ``first`` on, with the columns ``own``, and the weights to
+    act with. With a desk, its actions are asked for there."""
     supervisor = Supervisor(config.vec.env_errors, config.vec.env_restarts, report)
 
     def hung(env: int, phase: str, seconds: float) -> None:
@@ -230,7 +258,11 @@ def remote_actor(
     slots = _slots(acting, envs.spec, config.loss.unroll_length)
     storage = SharedColumns(slots, columns, ring_fd).storage
     memory = RolloutMemory(slots, own, count, sort_by_env=True, storage=storage)
-    actor = Actor(envs, memory, Inference(acting), config.seed, first_index=first)
+    inference, choose = Inference(acting), None
+    if desk_fds is not None:
+        desk = Desk(desk_layout(acting, config.vec.num_envs, config.actors or 1), desk_fds)
+        choose = Client(desk, number, range(first, first + count), inference)
+    actor = Actor(envs, memory, inference, config.seed, first_index=first, choose=choose)
     return actor, SharedWeights(layout, weights_fd)
 
 
@@ -247,10 +279,18 @@ def evaluator(
     return Evaluator(Actor(envs, memory, inference, config.seed, Domain.EVALUATION_NOISE), weights, episodes)
 
 
-def example_batch(config: RunConfig, spec: EnvSpec) -> Trajectory:
+def replaying(config: RunConfig, spec: EnvSpec, collector: Collector) -> Collector:
+    """The collector, with the buffer of the config behind it if there is to be one."""
+    if not config.replayed_columns:
+        return collector
+    slots = _slots(agent(config, spec), spec, config.loss.unroll_length)
+    buffer = ReplayBuffer(slots, config.loss.replay_capacity, config.loss.replay_burn_in, config.seed)
+    return ReplayingCollector(collector, buffer, config.replayed_columns)
+
+
+def example_batch(config: RunConfig, spec: EnvSpec, columns: int) -> Trajectory:
     """A batch of zeros in the shape of training's: what a compiler needs to see."""
     acting = agent(config, spec)
-    columns = config.columns_per_update
     memory = RolloutMemory(_slots(acting, spec, config.loss.unroll_length), range(columns), columns, sort_by_env=False)
     for array in tree.leaves(memory.arrays):
         array[...] = np.zeros((), array.dtype)
@@ -284,6 +324,11 @@ def needs(config: RunConfig, spec: EnvSpec) -> Needs:
         weights = mapped(weights_layout(acting.state_dict()))
         growing = columns * column
         pools = [(ring + weights, 2 * BLOCK_FDS + config.actors)]
+        if config.inference == "learner":
+            desk = mapped(desk_layout(acting, num_envs, config.actors))
+            pools = [(ring + weights + desk, 3 * BLOCK_FDS + config.actors + (1 + config.actors) * WAKE_FDS)]
+    if replayed := config.replayed_columns:  # those drawn, and the batch that is put together with them
+        growing += column * (config.columns_per_update + (1 + batches) * replayed)
     return Needs(
         num_envs=num_envs,
         actors=config.actors or 0,
@@ -292,6 +337,7 @@ def needs(config: RunConfig, spec: EnvSpec) -> Needs:
         + bool(config.compile) * COMPILER_BYTES
         + COPIES_OF_WEIGHTS * sum(weight.nbytes for weight in acting.parameters()),
         growing=growing + (pools[0][0] if pools else 0),
+        replay=column * config.loss.replay_capacity if replayed else 0,
         shared=sum(pool[0] for pool in pools),
         workers=workers[0] if workers else 0,
         processes=sum(workers),

@@ -118,6 +118,10 @@ class PPOConfig:
     reward_clip: float | None = None
     """bound of scaled rewards"""
 
+    # No options: it learns only from what the newest weights have done.
+    replay_share = 0.0
+    replay_capacity = replay_burn_in = 0
+
 
 @dataclass(frozen=True)
 class ImpalaConfig:
@@ -150,6 +154,12 @@ class ImpalaConfig:
     """divide rewards by the running std of the value targets, of single rewards, or not"""
     reward_clip: Literal["none", "unit", "soft_asymmetric"] = "none"
     """of scaled rewards: to [-1, 1]; or 5 tanh(r / 5), times 0.3 where negative"""
+    replay_share: float = 0.0
+    """share of each batch that was learnt from before, drawn from the newest unrolls; 0: nothing is kept"""
+    replay_capacity: int = 10_000
+    """unrolls that are kept to be replayed (lowered where the memory is too small)"""
+    replay_burn_in: int = 0
+    """first rows of a replayed unroll that are not learnt from, but bring a recurrent core's state up to date"""
 
     # No options: a batch is one unroll of every env, walked over once as a whole.
     episodes_per_update = None
@@ -201,6 +211,15 @@ class RunConfig:
     """updates that an unroll of the async runner may be old when it is learnt from; 0: lock-step, as with sync"""
     force_lag: int = 0
     """for experiments: act with weights that are this many updates old"""
+    inference: Literal["actor", "learner"] = "actor"
+    """where actions are chosen for the actors of the async runner: each has its own copy of the weights, or one forward
+    pass on the learner's device serves all that wait"""
+    inference_minimum: int = 1
+    """envs that must wait before the learner makes a forward pass for them"""
+    inference_maximum: int = 1024
+    """envs of one such pass"""
+    inference_timeout: float = 0.1
+    """seconds after which fewer than the minimum are served"""
     preset: str = ""
     """named default values (empty: by algorithm and env family)"""
     steps: int = 1_000_000
@@ -232,8 +251,14 @@ class RunConfig:
 
     @property
     def columns_per_update(self) -> int:
-        """Columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
+        """Fresh columns of a batch: whole episodes, so many unrolls, or one unroll of every env."""
         return self.loss.episodes_per_update or self.batch_size or self.vec.num_envs
+
+    @property
+    def replayed_columns(self) -> int:
+        """Columns from replay in a batch, behind the fresh ones."""
+        share = self.loss.replay_share
+        return round(self.columns_per_update * share / (1 - share))
 
     @property
     def lags(self) -> bool:
@@ -261,6 +286,9 @@ def validate(config: RunConfig) -> None:
         keep_checkpoints=config.keep_checkpoints,
         actors=config.actors,
         batch_size=config.batch_size,
+        inference_minimum=config.inference_minimum,
+        inference_maximum=config.inference_maximum,
+        inference_timeout=config.inference_timeout,
         num_envs=vec.num_envs,
         groups=vec.groups,
         ready_envs=vec.ready_envs,
@@ -289,6 +317,8 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
     if config.runner == "async":
         _validate_async(config)
+    elif config.inference == "learner":
+        raise UserError("--inference learner belongs to --runner async; with sync the learner's process acts anyway")
     elif config.batch_size is not None:
         raise UserError("--batch-size belongs to --runner async; with sync a batch is one unroll of every env")
     if vec.ready_envs is not None:
@@ -307,6 +337,7 @@ def validate(config: RunConfig) -> None:
     else:
         _check_positive(rho_bar=loss.rho_bar, c_bar=loss.c_bar, pg_rho_bar=loss.pg_rho_bar)
         _check_fraction(trace_lambda=loss.trace_lambda)
+        _validate_replay(config, loss)
 
 
 def _validate_async(config: RunConfig) -> None:
@@ -317,6 +348,8 @@ def _validate_async(config: RunConfig) -> None:
         raise UserError("--layout pool, --groups and --ready-envs belong to --runner sync; actors step their own envs")
     if config.actors is not None and config.actors > vec.num_envs:
         raise UserError(f"--actors {config.actors} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if config.inference == "learner":
+        _validate_inference(config)
     if not config.max_policy_lag and config.batch_size not in (None, vec.num_envs):
         raise UserError(
             f"--max-policy-lag 0 learns from one unroll of each of the {vec.num_envs} envs, not from --batch-size "
@@ -328,6 +361,20 @@ def _validate_async(config: RunConfig) -> None:
             f"--max-policy-lag {config.max_policy_lag} is too small: {vec.num_envs} unrolls are under way at once and "
             f"a batch takes {config.columns_per_update}, so they grow {least} updates old; use --max-policy-lag "
             f"{least} or --batch-size {-(-vec.num_envs // config.max_policy_lag)}"
+        )
+
+
+def _validate_inference(config: RunConfig) -> None:
+    minimum, maximum, num_envs = config.inference_minimum, config.inference_maximum, config.vec.num_envs
+    if not config.max_policy_lag:
+        raise UserError(
+            "--inference learner may change weights within an unroll, which --max-policy-lag 0 forbids; allow some lag "
+            "or use --inference actor"
+        )
+    if minimum > min(maximum, num_envs):
+        raise UserError(
+            f"--inference-minimum {minimum} is more than --inference-maximum {maximum} or --num-envs {num_envs}; use "
+            "fewer"
         )
 
 
@@ -348,6 +395,27 @@ def _validate_ppo(loss: PPOConfig, rows: int) -> None:
         raise UserError("--clip-ratio and --kl-penalty are both off; PPO needs one of them")
     if loss.minibatches > rows:
         raise UserError(f"--minibatches {loss.minibatches} is more than the {rows} rows of a batch; use fewer")
+
+
+def _validate_replay(config: RunConfig, loss: ImpalaConfig) -> None:
+    share, burn_in, fresh = loss.replay_share, loss.replay_burn_in, config.columns_per_update
+    _check_positive(replay_capacity=loss.replay_capacity)
+    _check_not_negative(replay_burn_in=burn_in)
+    if not 0 <= share < 1:
+        raise UserError(f"--replay-share must be at least 0 and less than 1, not {share}")
+    if burn_in and config.network.core == "none":
+        raise UserError(f"--replay-burn-in {burn_in} is for a recurrent core; use one with --core or leave it out")
+    if burn_in >= loss.unroll_length:
+        raise UserError(
+            f"--replay-burn-in {burn_in} leaves nothing of --unroll-length {loss.unroll_length}; it must be less"
+        )
+    if share and not config.replayed_columns:
+        raise UserError(f"--replay-share {share} is not one unroll beside {fresh} fresh ones; use a larger share, or 0")
+    if share and loss.replay_capacity < max(fresh, config.replayed_columns):
+        raise UserError(
+            f"--replay-capacity {loss.replay_capacity} is less than a batch takes and adds, {config.replayed_columns} "
+            f"and {fresh} unrolls; use more"
+        )
 
 
 def _check_positive(**options: float | None) -> None:

@@ -26,6 +26,7 @@ class Domain(IntEnum):
     PARAMETERS = 4
     MINIBATCHES = 5
     PROBE_ENV = 6
+    REPLAY = 7
 
 
 def stream_seed(run_seed: int, domain: Domain, *indices: int) -> int:

@@ -145,11 +145,17 @@ class Trajectory:
     last_reward: Any  # [B] float32, likewise
     env: Any  # [B] int64: index over the whole run
     task: Any  # [B] int64: index into the list of tasks
+    replayed: Any  # [B] bool: learnt from before; actors write False
 
     @property
     def ended(self) -> Any:
         """[T, B] bool: terminated, truncated, or both."""
         return self.terminated | self.truncated
+
+    @property
+    def fresh(self) -> Any:
+        """[T, B] bool: valid and not replayed. These alone count as steps and enter statistics."""
+        return self.valid & ~self.replayed
 
     def map(self, function: Callable[[Any], Any]) -> Trajectory:
         """Applies ``function`` to every array."""
@@ -207,4 +213,5 @@ def column_slots(spec: EnvSpec, unroll_length: int, behaviour_size: int, core_st
         "last_reward": slot(0, (), np.float32),
         "env": slot(0, (), np.int64),
         "task": slot(0, (), np.int64),
+        "replayed": slot(0, (), np.bool_),
     }

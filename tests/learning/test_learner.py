@@ -43,7 +43,7 @@ def copied(batch):
 def half(batch, columns):
     values = {}
     for field in dataclasses.fields(Trajectory):
-        once = field.name in ("core_state", "last_action", "last_reward", "env", "task")
+        once = field.name in ("core_state", "last_action", "last_reward", "env", "task", "replayed")
         values[field.name] = tree.map(
             lambda array, once=once: array[columns] if once else array[:, columns], getattr(batch, field.name)
         )
@@ -345,9 +345,9 @@ def test_preparing_changes_nothing():
     batches, spec = collect(made, 1)
     learner = make_learner(made, spec)
     before = snapshot(learner)
-    learner.prepare(build.example_batch(made, spec))
+    learner.prepare(build.example_batch(made, spec, made.columns_per_update))
     assert same(before, snapshot(learner)) and learner.version == 0
-    example = build.example_batch(made, spec)
+    example = build.example_batch(made, spec, made.columns_per_update)
     for name, array in tree.named(vars(example)).items():
         real = tree.named(vars(batches[0]))[name]
         assert array.shape == real.shape and array.dtype == real.dtype

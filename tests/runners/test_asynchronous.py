@@ -108,7 +108,7 @@ def test_the_lag_of_every_actor_is_told_once():
         for version in range(12):
             batch = actors.collect()
             for env, chosen in zip(batch.env, batch.policy_version[0], strict=True):
-                found[int(env >= 3)].append(max(0, version - 1) - int(chosen) if chosen >= 0 else 0)
+                found[int(env >= 3)].append(max(0, version - 1) - int(chosen))
             publish(weights, actors, learner, version)
         metrics = actors.metrics()
         assert sum(map(sum, found.values())) > 0

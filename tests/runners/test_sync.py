@@ -79,7 +79,7 @@ def run(made, resumed=None, stop_after=10**9, evaluate_every=200, checkpoint_eve
         closing(build.vec(made, Domain.EVALUATION_ENV, few)) as evaluation_envs,
     ):
         runner = SyncRunner(
-            actor=build.actor(made, envs, timers),
+            actor=build.replaying(made, envs.spec, build.actor(made, envs, timers)),
             learner=build.learner(made, envs.spec),
             weights=weights,
             evaluator=build.evaluator(made, evaluation_envs, weights, made.evaluation_episodes),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pronghorn import tree
-from pronghorn.acting.inference import Inference
+from pronghorn.acting.inference import Chooser, Inference, Place
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.networks.encoders import Inputs
 from pronghorn.seeding import Domain, generator
@@ -39,6 +39,7 @@ class Actor:
         memory: where columns come from and go to. Envs that cannot pause must never wait for one: that takes one for
             each, a batch, and one for each again.
         inference: the agent that acts.
+        choose: who chooses its actions, if not ``inference`` itself.
         run_seed, noise_domain: name the noise of the samples: one draw of [T, noise] per column, from the env's index
             and the number of its column, so no order of arrival changes it.
         first_index: env 0 here is this env of the run.
@@ -55,8 +56,10 @@ class Actor:
         whole_episodes: bool = False,
         timers: PhaseTimers | None = None,
         first_index: int = 0,
+        choose: Chooser | None = None,
     ) -> None:
         self.vec, self.memory, self.inference = vec, memory, inference
+        self.choose: Chooser = choose or inference
         self._first_index = first_index
         self._timers = timers or PhaseTimers()
         self.whole_episodes = whole_episodes
@@ -182,8 +185,12 @@ class Actor:
         if self.inference.agent.last_step is not None:
             observation = Inputs(observation, _rows(self._last_action, index), self._last_reward[index])
         with self._timers("inference"):
-            choice = self.inference(
-                observation, self._first[index], _rows(self._core_state, index), self._noise[envs, rows]
+            choice = self.choose(
+                observation,
+                self._first[index],
+                _rows(self._core_state, index),
+                self._noise[envs, rows],
+                Place(envs, columns, rows),
             )
         self._in_flight += len(envs)
         with self._timers("env"):
@@ -198,7 +205,7 @@ class Actor:
             columns, rows, action, behaviour = columns[live], rows[live], _rows(action, live), behaviour[live]
         self.memory.write("action", columns, rows, action)
         self.memory.write("behaviour", columns, rows, behaviour)
-        self.memory.arrays["policy_version"][columns, rows] = self.inference.version
+        self.memory.arrays["policy_version"][columns, rows] = choice.version
 
     def _receive(self) -> None:
         with self._timers("env"):

@@ -1,7 +1,8 @@
 """An actor in a process of its own. Run as ``python -m pronghorn.acting.remote``.
 
 It fills columns that it shares with the learner, for as long as it has free ones, with the newest weights there are;
-an unroll is begun and ended with the same. Only column numbers go over the pipe.
+an unroll is begun and ended with the same, unless its actions are chosen at the learner. Only column numbers go over
+the pipe.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def act(control: Connection[Any, Any], setup: Setup, actor: Actor, weights: Shar
         while waits and weights.publications <= seen:
             hear(0.001)
         waits, seen = setup.lock_step, weights.publications
-        inference.load(*weights.fetch())
+        if actor.choose is inference:  # else the weights are where it is chosen
+            inference.load(*weights.fetch())
         unroll()
 
 

@@ -296,7 +296,7 @@ class Learner:
         """How far the whole update moved the policy, and how well the values of its start explain the targets."""
         parameters = self._policy(batch)
         distribution = self.agent.distribution
-        weights = batch.valid.to(torch.float32)
+        weights = batch.fresh.to(torch.float32)  # old rows would tell how far it has come since
         return {
             "policy/kl": float(weighted_mean(distribution.kl(batch.behaviour, parameters), weights)),
             "policy/entropy": float(weighted_mean(distribution.entropy(parameters), weights)),
@@ -305,13 +305,13 @@ class Learner:
 
     @torch.no_grad()
     def _check_behaviour(self, batch: Trajectory) -> float:
-        """The largest difference between the actor's log-probabilities and this learner's, on valid rows."""
+        """The largest difference between the actor's log-probabilities and this learner's, on fresh rows."""
         log_prob = self.agent.distribution.log_prob(self._policy(batch), batch.action)
         relative = (log_prob - batch.behaviour_log_prob).abs() / log_prob.abs().clamp(min=1.0)
         own = batch.policy_version == self.version
         if self.agent.recurrent:  # rows of older weights leave a state that these do not come to
             own = own.cumprod(0).bool()
-        counted = batch.valid & own
+        counted = batch.fresh & own
         difference = float(torch.where(counted, relative, 0.0).max())
         tolerance = TOLERANCE if self._device.type == "cpu" else CROSS_DEVICE_TOLERANCE
         if self._half:
@@ -339,10 +339,10 @@ class Learner:
         encoder = self.agent.encoder
         if encoder.normaliser is not None:
             observation, _ = _acted_on(batch)
-            encoder.normaliser.update(batch_moments(encoder.vector(observation), batch.valid))
+            encoder.normaliser.update(batch_moments(encoder.vector(observation), batch.fresh))
         numbers = self.algorithm.reward_statistics(batch, targets, reward_scale)
         if numbers is not None:
-            self.agent.reward_scale.update(batch_moments(numbers, batch.valid))
+            self.agent.reward_scale.update(batch_moments(numbers, batch.fresh))
 
     def _on_device(self, batch: Trajectory) -> Trajectory:
         return batch.map(lambda array: torch.as_tensor(array, device=self._device))

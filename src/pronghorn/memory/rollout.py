@@ -64,12 +64,12 @@ class RolloutMemory:
         return sum(array.nbytes for array in tree.leaves(self.arrays))
 
     def begin(self, env: int) -> int:
-        """A free column for ``env``, without ends or firsts; -1 if none is free."""
+        """A free column for ``env``, fresh, without ends or firsts; -1 if none is free."""
         if not self._free:
             return -1
         column = self._free.popleft()
         self.arrays["env"][column] = env
-        for name in ("first", "terminated", "truncated", "episode_return", "episode_length"):
+        for name in ("first", "terminated", "truncated", "episode_return", "episode_length", "replayed"):
             self.arrays[name][column] = 0
         return column
 
@@ -134,18 +134,7 @@ class RolloutMemory:
         quarter = max(1, -(-self.rows // 4))
         longest = int(self.lengths[index].max())
         rows = min(self.rows, -(-longest // quarter) * quarter)
-
-        def gathered(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
-            if not slot.rows:
-                once: NDArray[Any] = array[index]
-                return once
-            last = rows + slot.rows - self.rows  # one more where a column has one more
-            return np.stack([array[column, :last] for column in chosen], axis=1)
-
-        values = {}
-        for field in dataclasses.fields(Trajectory):
-            values[field.name] = tree.map(gathered, self._slots[field.name], self.arrays[field.name])
-        return Trajectory(**values)
+        return gather(self._slots, self.arrays, index, rows)
 
     def _blank(self, column: int, length: int) -> None:
         for name in ("observation", "action", "behaviour", "behaviour_log_prob", "reward"):
@@ -180,6 +169,21 @@ def allocate(slots: Mapping[str, Tree], columns: int) -> Storage:
     """Columns in memory of this process."""
     arrays = {name: tree.map(lambda slot: _absurd(slot, columns), part) for name, part in slots.items()}
     return Storage(arrays, np.zeros(columns, np.int64))
+
+
+def gather(slots: Mapping[str, Tree], arrays: Mapping[str, Tree], chosen: IntArray, rows: int) -> Trajectory:
+    """The first ``rows`` rows of columns, copied time-major."""
+    most = slots["reward"].rows
+
+    def gathered(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
+        if not slot.rows:
+            once: NDArray[Any] = array[chosen]
+            return once
+        last = rows + slot.rows - most  # one more where a column has one more
+        return np.stack([array[column, :last] for column in chosen], axis=1)
+
+    names = [field.name for field in dataclasses.fields(Trajectory)]
+    return Trajectory(**{name: tree.map(gathered, slots[name], arrays[name]) for name in names})
 
 
 def _absurd(slot: Slot, columns: int) -> NDArray[Any]:

@@ -25,14 +25,15 @@ SPARE_DESCRIPTORS = 32
 @dataclass(frozen=True)
 class Needs:
     """Of a run. ``workers`` are the processes that step at the same time, ``processes`` all env workers, ``actors``
-    those of the asynchronous runner; ``rollouts``
-    are columns and batches, ``own`` is an estimate of what else this process will take; ``growing`` is as much of the
-    memory as is proportional to ``num_envs``. Memory is in bytes."""
+    those of the asynchronous runner; ``rollouts`` are columns and batches, ``replay`` is what is kept to be learnt from
+    again, ``own`` is an estimate of what else this process will take; ``growing`` is as much of the memory as is
+    proportional to ``num_envs``. Memory is in bytes."""
 
     num_envs: int
     rollouts: int
     own: int
     growing: int
+    replay: int = 0
     shared: int = 0
     workers: int = 0
     processes: int = 0
@@ -45,6 +46,7 @@ class Needs:
         kinds = {
             "shared": self.shared,
             "of rollouts": self.rollouts,
+            "of replay": self.replay,
             f"in {self.processes:,} env worker{'s' * (self.processes != 1)}": self.processes * WORKER_BYTES,
             f"in {self.actors:,} actor{'s' * (self.actors != 1)}": self.actors * ACTOR_BYTES,
             "more in this process": self.own,
@@ -105,6 +107,11 @@ def check(needs: Needs, machine: Machine) -> list[str]:
     if needs.workers > machine.cores:
         return [f"{needs.workers} env workers share {_cores(machine)}; --workers {machine.cores} may be faster"]
     return []
+
+
+def room_for_replay(needs: Needs, machine: Machine) -> int:
+    """Bytes for it beside all else that is needed; a tenth is left, since not all of that is known exactly."""
+    return max(0, machine.memory - (needs.memory - needs.replay)) * 9 // 10
 
 
 def size_of(count: int) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.remote import Failed, Filled, Setup
+from pronghorn.acting.server import InferenceServer
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.processes.launch import Child, launch
 from pronghorn.processes.supervise import Incident, Supervisor
@@ -86,6 +87,7 @@ class RemoteActors:
         supervisor: decides whether an actor that died is started again.
         fds: descriptors that the actors attach to.
         warn: is told of an actor whose unrolls come too late again and again.
+        server: chooses their actions, if they do not themselves; number them as ``plans`` does.
     """
 
     def __init__(
@@ -98,7 +100,9 @@ class RemoteActors:
         supervisor: Supervisor,
         fds: Sequence[int],
         warn: Callable[[str], None],
+        server: InferenceServer | None = None,
     ) -> None:
+        self._server = server
         self.spec, self.inference = spec, _Inference()
         self._memory, self._batch_size, self._most_lag = memory, batch_size, max_policy_lag
         self._supervisor, self._warn = supervisor, warn
@@ -147,6 +151,7 @@ class RemoteActors:
             "lag/dropped": self._stale,
             "queue/columns": waiting,
             **(self._lags() if len(self._remotes) > 1 else {}),
+            **(self._server.metrics() if self._server is not None else {}),
         }
 
     def _lags(self) -> Metrics:
@@ -178,6 +183,8 @@ class RemoteActors:
         if not self._running:
             return
         self._running = False
+        if self._server is not None:
+            self._server.close()
         for remote in self._remotes:
             try:
                 remote.child.send(None)
@@ -195,6 +202,8 @@ class RemoteActors:
 
     def _launch(self, observe: int) -> None:
         self._running = True
+        if self._server is not None:
+            self._server.start()
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
 
@@ -231,13 +240,13 @@ class RemoteActors:
         return True
 
     def _age(self, column: int) -> int:
-        """Versions since its oldest row was acted on; 0 for random actions, which the statistics of version 0 are made
-        from and which have version -1."""
+        """Versions since its oldest row was acted on; 0 for the random actions that the statistics of version 0 are
+        made from, whose version is -1. One that comes later grows old as any other."""
         length = int(self._memory.lengths[column])
         versions = self._memory.arrays["policy_version"][column, :length]
         valid = self._memory.arrays["valid"][column, :length]
         oldest = int(versions[valid].min()) if valid.any() else self.inference.version
-        return self.inference.version - oldest if oldest >= 0 else 0
+        return 0 if self.inference.mode == "random" else self.inference.version - oldest
 
     def _give_back(self, read: list[tuple[_Remote, int]]) -> None:
         for remote in self._remotes:
@@ -248,6 +257,8 @@ class RemoteActors:
 
     def _listen(self) -> bool:
         """Whether an actor has finished something, within a second."""
+        if self._server is not None:
+            self._server.check()
         heard = False
         by_control = {remote.child.control: remote for remote in self._remotes}
         for control in connection.wait(list(by_control), 1.0):
@@ -275,6 +286,8 @@ class RemoteActors:
         who = f"the actor of envs {envs[0]} to {envs[-1]}: {cause}"
         time.sleep(permitted(self._supervisor, Incident(-1, "", who, tuple(envs))))
         remote.child.end(0.0)
+        if self._server is not None:
+            self._server.forget(self._remotes.index(remote))
         remote.unread.clear()
         self._ready = deque(item for item in self._ready if item[0] is not remote)
         remote.life += 1

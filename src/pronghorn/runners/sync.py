@@ -234,8 +234,8 @@ class SyncRunner:
         self.actor.inference.load(*self.weights.fetch())
 
     def _count(self, batch: Trajectory) -> None:
-        self.counters.step += int(np.sum(batch.valid))
-        rows, columns = np.nonzero(batch.episode_length)
+        self.counters.step += int(np.sum(batch.fresh))
+        rows, columns = np.nonzero(batch.episode_length * ~batch.replayed)
         self.episodes.add(batch.episode_return[rows, columns], batch.episode_length[rows, columns], batch.task[columns])
 
     def _record(self, metrics: Metrics, batch: Trajectory) -> None:
@@ -243,7 +243,8 @@ class SyncRunner:
         seconds = time.perf_counter() - self._clock
         elapsed, steps = seconds - self._mark[1], counters.step - self._mark[0]
         shares = self._timers.shares(elapsed)
-        lags = self.learner.version - 1 - batch.policy_version[batch.valid]
+        ages, stale = self.learner.version - 1 - batch.policy_version, batch.valid & batch.replayed
+        lags = ages[batch.fresh]
         self._timers.reset()
         self._mark = counters.step, seconds
         counters.reported_at = counters.step
@@ -255,6 +256,7 @@ class SyncRunner:
                 "lag/mean": float(np.mean(lags)),
                 "lag/p95": float(np.percentile(lags, 95)),
                 "lag/max": int(np.max(lags)),
+                **({"replay/age": float(np.mean(ages[stale]))} if stale.any() else {}),
                 **self.episodes.report(),
                 **metrics,
                 **shares,
