@@ -11,8 +11,6 @@ from typing import Any
 import contest
 from contest import Contestant, Spread
 
-from pronghorn.config import ImpalaConfig, RunConfig, option_names
-
 NUM_ENVS = 32
 REFERENCE = "impala"
 
@@ -37,12 +35,6 @@ def table_rows(cores: int) -> dict[str, Row]:
         REFERENCE: Row("impala", {"runner": "async"}, (17.0, 20.5)),
         "impala-inference-on-learner": Row("impala", {"runner": "async", "inference": "learner"}, (21.0, 24.0)),
     }
-
-
-def unknown_options(row: Row) -> list[str]:
-    """Those that the installed Pronghorn does not have."""
-    known = option_names(RunConfig(env="", algorithm="impala", loss=ImpalaConfig()))
-    return sorted(set(row.options or {}) - set(known))
 
 
 def contestant(name: str, row: Row, env: str, steps: int, cores: int) -> Contestant:
@@ -85,12 +77,11 @@ def main() -> int:
     if unknown := set(chosen) - set(rows):
         parser.error(f"--rows {', '.join(sorted(unknown))}: known are {', '.join(rows)}")
 
-    entered = []
-    for name, row in rows.items():
-        if name in chosen and (lacking := unknown_options(row)):
-            print(f"{name} is left out: this Pronghorn has no option {', '.join(lacking)}", file=sys.stderr)
-        elif name in chosen:
-            entered.append(contestant(name, row, options.env, options.steps, before["cores"]))
+    entered = [
+        contestant(name, row, options.env, options.steps, before["cores"])
+        for name, row in rows.items()
+        if name in chosen
+    ]
     # Anything below 20 steps/s counts as hung; the rest is for imports and the last evaluation.
     rates = contest.hold(entered, options.repeats, timeout=300 + options.steps / 20)
     frames_per_step = 4 if options.env.startswith("ALE/") else 1
