@@ -21,8 +21,15 @@ STEPS = {"nature": 40_000, "shallow": 80_000, "deep": 12_000}
 """About a minute's work on two cores."""
 
 
-def contestants(network: str, core: str, steps: int, peers: str) -> list[Contestant]:
-    """All that train, in the order of a round; ours first."""
+PEERS = {
+    "sample-factory": ("sample_factory_impala.py", "sample_factory", ("nature", "deep")),
+    "rllib": ("rllib_impala.py", "ray", ("nature", "shallow")),
+}
+"""Script, module, and the networks that each can be told to use."""
+
+
+def contestants(network: str, core: str, steps: int, pythons: list[str]) -> list[Contestant]:
+    """All that train, in the order of a round; ours first. A peer runs in the first of ``pythons`` that has it."""
 
     def run(name: str, **options: Any) -> Contestant:
         common = {"image_encoder": network, "core": core, "num_envs": NUM_ENVS}
@@ -30,13 +37,15 @@ def contestants(network: str, core: str, steps: int, peers: str) -> list[Contest
         arguments = ("--env", ENV, "--algorithm", "impala", "--steps", str(steps), *chosen)
         return Contestant(name, sys.executable, "pronghorn_run.py", "pronghorn", arguments)
 
-    ours = [run(OURS, runner="async"), run("pronghorn-sync", runner="sync")]
+    entered = [run(OURS, runner="async"), run("pronghorn-sync", runner="sync")]
     if core != "none":
-        ours.insert(1, run(f"{OURS}-feed-forward", runner="async", core="none"))
-    if network == "shallow":  # which no peer has
-        return ours
+        entered.insert(1, run(f"{OURS}-feed-forward", runner="async", core="none"))
     work = ("--steps", str(steps), "--network", network, "--core", core)
-    return [*ours, Contestant("sample-factory", peers, "sample_factory_impala.py", "sample_factory", work)]
+    for name, (script, module, networks) in PEERS.items():
+        if network in networks:
+            homes = [Contestant(name, python, script, module, work) for python in pythons]
+            entered.append(next((home for home in homes if home.installed()), homes[0]))
+    return entered
 
 
 def parts(network: str, core: str, seconds: float, cores: int) -> list[Contestant]:
@@ -105,20 +114,22 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="of each run, warm-up included (default: about a minute's work)")
     parser.add_argument("--seconds", type=float, default=10.0, help="timed seconds of each part")
     parser.add_argument("--repeats", type=int, default=3, help="rounds")
-    parser.add_argument("--peers-python", default=sys.executable, help="interpreter in which the peers are installed")
+    parser.add_argument("--peers-python", action="append", help="interpreter that has a peer; may be given again")
     parser.add_argument("--only", default="", help='names of contestants, and "parts", separated by commas')
     parser.add_argument("--json", action="store_true", help="one object on one line instead of the tables")
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats must be positive, not {options.repeats}")
-    peers_python = shutil.which(options.peers_python)
-    if peers_python is None:
-        parser.error(f"--peers-python {options.peers_python}: no such program")
+    pythons = []
+    for given in options.peers_python or [sys.executable]:
+        if (found := shutil.which(given)) is None:
+            parser.error(f"--peers-python {given}: no such program")
+        # Made absolute, since contestants run elsewhere, but not resolved: a venv's python is a link.
+        pythons.append(str(Path(found).absolute()))
 
     before = contest.machine()
     cores, steps = before["cores"], options.steps or STEPS[options.network]
-    # Made absolute, since contestants run elsewhere, but not resolved: a venv's python is a link.
-    everyone = contestants(options.network, options.core, steps, str(Path(peers_python).absolute()))
+    everyone = contestants(options.network, options.core, steps, pythons)
     names = [*(item.name for item in everyone), "parts"]
     chosen = options.only.split(",") if options.only else names
     if unknown := set(chosen) - set(names):
