@@ -250,7 +250,7 @@ def collected(actor, number):
 
 
 def joined(name, one, other):
-    once = name in ("core_state", "last_action", "last_reward", "env", "task")
+    once = name in ("core_state", "last_action", "last_reward", "env", "task", "replayed")
     return tree.map(lambda a, b: np.concatenate([a, b], axis=0 if once else 1), one, other)
 
 

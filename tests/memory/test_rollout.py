@@ -10,7 +10,7 @@ import rig
 
 from pronghorn import tree
 from pronghorn.memory.rollout import RolloutMemory
-from pronghorn.types import EnvSpec, Leaf, column_slots
+from pronghorn.types import EnvSpec, Leaf, UserError, column_slots
 
 ROWS = 8
 
@@ -195,3 +195,12 @@ def test_whole_trajectories_have_the_shapes_of_the_row():
     shapes = {name: array.shape for name, array in vars(batch).items()}
     assert shapes["observation"] == (8, 5, 3) and shapes["first"] == (8, 5)
     assert shapes["behaviour"] == (7, 5, 5) and shapes["core_state"] == shapes["env"] == (5,)
+
+
+def test_columns_of_another_row_are_refused():
+    memory = make(2, 2)
+    memory.begin(0)
+    arrays, numbers = memory.state()
+    del arrays["replayed"]
+    with pytest.raises(UserError, match="lack replayed; resume with the version that wrote it"):
+        make(2, 2).restore(arrays, numbers)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pronghorn import tree
 from pronghorn.tree import Tree
-from pronghorn.types import IntArray, Slot, Trajectory
+from pronghorn.types import IntArray, Slot, Trajectory, UserError
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,11 @@ class RolloutMemory:
         return arrays, {"used": used, "free": list(self._free), "finished": list(self._finished)}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any]) -> None:
-        """The inverse of ``state``."""
+        """The inverse of ``state``. Raises UserError for columns of another version's row."""
+        if missing := tree.named(self.arrays).keys() - arrays.keys():
+            raise UserError(
+                f"the checkpoint's columns lack {', '.join(sorted(missing))}; resume with the version that wrote it"
+            )
         used = list(numbers["used"])
         for name, array in tree.named(self.arrays).items():
             array[used] = arrays[name]
