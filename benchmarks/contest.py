@@ -101,6 +101,8 @@ class Spread:
 
 def hold(contestants: Sequence[Contestant], repeats: int, timeout: float) -> dict[str, list[float]]:
     """Rates of each contestant, one per round; an empty list for one that is not installed."""
+    # So that whoever ends us ends the contestant too, which runs in a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     present = [contestant for contestant in contestants if contestant.installed()]
     rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     for number in range(repeats):
