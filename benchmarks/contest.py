@@ -5,10 +5,12 @@ A contestant is a script that prints, as its last line, ``{"steps": …, "second
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -54,22 +56,28 @@ class Contestant:
             RuntimeError: it failed, or took longer than ``timeout`` seconds; with the end of what it printed.
         """
         command = [self.python, str(SCRIPTS / self.script), *self.arguments]
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                done = subprocess.run(
-                    command,
-                    cwd=folder,
-                    env=os.environ | THREAD_BUDGET,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=timeout,
-                )
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"{self.name} did not finish within {timeout:.0f} s") from error
-        if done.returncode != 0:
-            raise RuntimeError(f"{self.name} exited with {done.returncode}:\n{done.stderr[-2000:]}")
-        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | THREAD_BUDGET,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                printed, complaints = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                raise RuntimeError(f"{self.name} did not finish within {timeout:.0f} s") from error
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # none is left, as it should be
+                    os.killpg(process.pid, signal.SIGKILL)  # with its children, who would hold our pipes open
+                process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"{self.name} exited with {process.returncode}:\n{complaints[-2000:]}")
+        answer = json.loads(printed.strip().splitlines()[-1])
         return float(answer["steps"] / answer["seconds"])
 
 
@@ -93,6 +101,8 @@ class Spread:
 
 def hold(contestants: Sequence[Contestant], repeats: int, timeout: float) -> dict[str, list[float]]:
     """Rates of each contestant, one per round; an empty list for one that is not installed."""
+    # So that whoever ends us ends the contestant too, which runs in a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     present = [contestant for contestant in contestants if contestant.installed()]
     rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     for number in range(repeats):
@@ -137,6 +147,11 @@ def table(rates: dict[str, list[float]], ours: Sequence[str]) -> str:
             continue
         cells = [by_name[own][name].text(2) if name in by_name[own] else "" for own in compared]
         rows.append([name, Spread.over(values).text(0), *cells])
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells as lines, with the columns below one another."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
