@@ -74,6 +74,7 @@ OPTIONS = [
     "last_action_and_reward",
     "image_encoder",
     "normalise_observations",
+    "normalise_images",
     "observation_clip",
     "unroll_length",
     "episodes_per_update",

@@ -75,6 +75,8 @@ class NetworkConfig:
     256), or IMPALA's deep residual one (15, 256)"""
     normalise_observations: bool = True
     """by streaming mean and standard deviation (vectors only)"""
+    normalise_images: bool = False
+    """each pixel by its streaming mean and standard deviation, instead of scaling bytes to [0, 1]"""
     observation_clip: float = 10.0
     """bound of normalised observations"""
 

@@ -92,6 +92,24 @@ def test_images_come_after_numbers_and_discrete_values_and_are_never_normalised(
     assert torch.equal(after[..., 2:], before[..., 2:])
 
 
+@pytest.mark.parametrize("encoder", ["shallow", "deep"])
+def test_images_are_normalised_pixel_by_pixel_if_so_wished(encoder):
+    config = NetworkConfig(image_encoder=encoder, normalise_images=True, observation_clip=3.0)
+    ours = Encoder({"a": box((3, 24, 20)), "b": box((24, 24))}, config, torch.Generator().manual_seed(0))
+    observation = {"a": pixels(4, 7, 3, 24, 20), "b": pixels(4, 7, 24, 24)}
+    observation["b"][..., 3, 5] = 9  # a pixel that never changes
+    counted = torch.rand(4, 7, generator=torch.Generator().manual_seed(1)) < 0.6
+    ours.observe(observation, counted)
+    features = ours(observation)
+    for index, (name, image) in enumerate(observation.items()):
+        network = ours.images[index]
+        rows = image[counted].double()
+        expected = ((image - rows.mean(0)) / (rows.var(0, correction=0) + 1).sqrt()).clamp(-3, 3).float()
+        network.normaliser = None  # floats are taken as they are
+        wanted = network(expected if name == "a" else expected.unsqueeze(-3))
+        torch.testing.assert_close(features[..., index * 256 : (index + 1) * 256], wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_texts_come_last_and_are_never_normalised():
     assert sees_texts({"x": box((3,), np.float32), "say": (text_leaf(),)})
     assert not sees_texts({"x": box((3,), np.float32), "room": ROOM})

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pronghorn.ops.running import Moments, Scale, VectorNormaliser, batch_moments, merged, merged_all
+from pronghorn.ops.running import Moments, Normaliser, Scale, batch_moments, byte_moments, merged, merged_all
 
 
 def triple(x):
@@ -91,8 +91,19 @@ def test_a_billion_samples_lose_nothing():
     assert moments.std.item() == pytest.approx(x.std(), rel=1e-7)
 
 
+def test_moments_of_bytes_are_those_of_any_number():
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.integers(0, 256, (3, 500, 4, 2), np.uint8))
+    x[..., 0, 0], x[..., 0, 1] = 255, 0
+    valid = torch.from_numpy(rng.random((3, 500)) < 0.7)
+    for kept in (valid, torch.zeros_like(valid), torch.ones_like(valid)):
+        for ours, expected in zip(byte_moments(x, kept), batch_moments(x, kept), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-6)
+    assert not byte_moments(x, valid)[2][0].any()
+
+
 def test_normaliser_is_the_identity_before_statistics_but_for_the_clip():
-    normaliser = VectorNormaliser(3, 10.0)
+    normaliser = Normaliser((3,), 10.0)
     x = torch.tensor([[0.5, -3.0, 100.0]])
     assert normaliser(x).tolist() == [[0.5, -3.0, 10.0]]
     normaliser.update(batch_moments(x, torch.zeros(1, dtype=torch.bool)))
@@ -102,19 +113,19 @@ def test_normaliser_is_the_identity_before_statistics_but_for_the_clip():
 
 def test_normaliser_standardises():
     x = np.random.default_rng(0).normal([5.0, -1e3], [0.1, 50.0], (500, 2))
-    normaliser = VectorNormaliser(2, 10.0)
+    normaliser = Normaliser((2,), 10.0)
     normaliser.update(triple(x[:300]))
     normaliser.update(triple(x[300:]))
     ours = normaliser(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(ours, (x - x.mean(0)) / x.std(0), atol=2e-3)
-    restored = VectorNormaliser(2, 10.0)
+    restored = Normaliser((2,), 10.0)
     restored.load_state_dict(normaliser.state_dict())
     assert np.array_equal(restored(torch.from_numpy(x)), ours)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -12345.678])
 def test_a_constant_dimension_is_zero_until_it_moves_and_finite_when_it_does(value):
-    normaliser = VectorNormaliser(1, 10.0)
+    normaliser = Normaliser((1,), 10.0)
     still = torch.full((1000, 1), value)
     for _ in range(5):
         normaliser.update(triple(still))

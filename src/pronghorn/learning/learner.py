@@ -336,10 +336,8 @@ class Learner:
 
     @torch.no_grad()
     def _update_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> None:
-        encoder = self.agent.encoder
-        if encoder.normaliser is not None:
-            observation, _ = _acted_on(batch)
-            encoder.normaliser.update(batch_moments(encoder.vector(observation), batch.fresh))
+        observation, _ = _acted_on(batch)
+        self.agent.encoder.observe(observation, batch.fresh)
         numbers = self.algorithm.reward_statistics(batch, targets, reward_scale)
         if numbers is not None:
             self.agent.reward_scale.update(batch_moments(numbers, batch.fresh))

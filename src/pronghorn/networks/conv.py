@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pronghorn.networks.mlp import Init, start_hidden
+from pronghorn.ops.running import Normaliser
 from pronghorn.types import UserError
 
 
@@ -38,6 +39,7 @@ class ConvNet(nn.Module):
         shape: (channels, height, width).
         layers: a row of ``CNNS``.
         init: as in ``MLP``, of hidden layers.
+        normaliser: of the pixels, [height, width, channels]; without one uint8 is scaled to [0, 1].
         name: of the image, for errors.
 
     Raises:
@@ -51,9 +53,11 @@ class ConvNet(nn.Module):
         *,
         init: Init,
         generator: torch.Generator,
+        normaliser: Normaliser | None = None,
         name: str = "the image",
     ) -> None:
         super().__init__()
+        self.normaliser = normaliser
         channels, *sides = shape
         convolutions = []
         for outputs, kernel, stride in layers.convolutions:
@@ -74,11 +78,11 @@ class ConvNet(nn.Module):
             start_hidden(layer, init, generator)
 
     def forward(self, image: Tensor) -> Tensor:
-        """[..., channels, height, width] to [..., size] float32; uint8 is scaled to [0, 1], floats are taken as is."""
+        """[..., channels, height, width] to [..., size] float32; see ``floats``."""
         return in_parts(image, self._features, self.size, CPU_IMAGES)
 
     def _features(self, images: Tensor) -> Tensor:
-        x = floats(images)
+        x = floats(images, self.normaliser)
         for layer in self._layers:
             x = torch.relu_(layer(x))
         x = x.permute(0, 2, 3, 1).flatten(1)  # as it lies in memory
@@ -94,10 +98,14 @@ def in_parts(image: Tensor, features: Callable[[Tensor], Tensor], size: int, mos
     return whole.reshape(*image.shape[:-3], size)
 
 
-def floats(images: Tensor) -> Tensor:
-    """Images [N, channels, height, width] as the convolutions want them: uint8 scaled to [0, 1], floats as they are."""
+def floats(images: Tensor, normaliser: Normaliser | None) -> Tensor:
+    """Images [N, channels, height, width] as the convolutions want them: normalised; or, without a normaliser, uint8
+    scaled to [0, 1] and floats as they are."""
     # With the channels innermost a CPU convolves up to twice as fast; uint8 is the cheaper to rearrange.
     x = images.contiguous(memory_format=torch.channels_last).to(torch.float32)
+    if normaliser is not None:
+        normalised: Tensor = normaliser(x.permute(0, 2, 3, 1))
+        return normalised.permute(0, 3, 1, 2)
     if images.dtype == torch.uint8:
         x = x.mul_(1 / 255)  # in place: it is our copy
     return x

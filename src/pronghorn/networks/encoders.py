@@ -15,9 +15,12 @@ from pronghorn.config import NetworkConfig
 from pronghorn.networks.conv import CNNS, ConvNet
 from pronghorn.networks.resnet import ResNet
 from pronghorn.networks.text import TextEncoder
-from pronghorn.ops.running import VectorNormaliser
+from pronghorn.ops.running import Normaliser, batch_moments, byte_moments
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, Leaf, Trajectory, UserError
+
+GREY_LEVEL = 1.0
+"""Added to the variance of a pixel, in bytes squared: one that hardly ever changes is not blown up."""
 
 
 def without_mask(observation: Tree) -> Tree:
@@ -31,7 +34,7 @@ class Encoder(nn.Module):
     """One vector of features: numbers, then discrete values, then images, then texts, each in the order of leaves.
 
     Box leaves are flattened, concatenated and normalised; discrete ones become one-hot; images (uint8, see
-    ``image_layout``) and texts go each through a network of its own. Only the first are normalised.
+    ``image_layout``) and texts go each through a network of its own.
 
     Args:
         spec: tree of ``Leaf``; the action mask, if any, is left out.
@@ -57,6 +60,7 @@ class Encoder(nn.Module):
                 self._images.append((index, layout))
                 networks.append(_image_network(layout.shape, config, generator, name))
         self.images = nn.ModuleList(networks)
+        self._normalisers = [network.normaliser for network in networks]
         self.texts = nn.ModuleList([TextEncoder(generator) for _ in self._texts])
         self.vector_size = sum(leaf.size for _, leaf in self._vectors)
         categories = sum(sum(leaf.categories) for _, leaf in self._discrete)
@@ -65,13 +69,24 @@ class Encoder(nn.Module):
         if self.size == 0:
             raise UserError("the observation space is empty; an agent needs something to see")
         normalised = config.normalise_observations and self.vector_size
-        self.normaliser = VectorNormaliser(self.vector_size, config.observation_clip) if normalised else None
+        self.normaliser = Normaliser((self.vector_size,), config.observation_clip) if normalised else None
 
     def vector(self, observation: Tree) -> Tensor:
         """The box leaves that are no images, [..., vector_size], as they came."""
         values = tree.leaves(without_mask(observation))
         boxes = [_flat(leaf, values[index]) for index, leaf in self._vectors]
         return boxes[0] if len(boxes) == 1 else torch.cat(boxes, -1)
+
+    @torch.no_grad()
+    def observe(self, observation: Tree, counted: Tensor) -> None:
+        """Takes the ``counted`` [T, B] of some rows into the statistics that normalise."""
+        if self.normaliser is not None:
+            self.normaliser.update(batch_moments(self.vector(observation), counted))
+        values = tree.leaves(without_mask(observation))
+        for (index, layout), normaliser in zip(self._images, self._normalisers, strict=True):
+            if normaliser is not None:
+                pixels = layout.channels_first(values[index]).movedim(-3, -1)
+                normaliser.update(byte_moments(pixels, counted))
 
     def forward(self, observation: Tree) -> Tensor:
         """[..., size] float32."""
@@ -194,6 +209,11 @@ def _flat(leaf: Leaf, value: Tensor) -> Tensor:
 def _image_network(
     shape: tuple[int, int, int], config: NetworkConfig, generator: torch.Generator, name: str
 ) -> ConvNet | ResNet:
+    normaliser = None
+    if config.normalise_images:
+        channels, height, width = shape
+        normaliser = Normaliser((height, width, channels), config.observation_clip, least=GREY_LEVEL)
     if config.image_encoder == "deep":
-        return ResNet(shape, init=config.init, generator=generator)
-    return ConvNet(shape, CNNS[config.image_encoder], init=config.init, generator=generator, name=name)
+        return ResNet(shape, init=config.init, generator=generator, normaliser=normaliser)
+    layers = CNNS[config.image_encoder]
+    return ConvNet(shape, layers, init=config.init, generator=generator, normaliser=normaliser, name=name)

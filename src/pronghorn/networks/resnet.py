@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from pronghorn.networks.conv import floats, in_parts
 from pronghorn.networks.mlp import Init, start_hidden
+from pronghorn.ops.running import Normaliser
 
 CHANNELS = 16, 32, 32
 """Of each stage."""
@@ -26,10 +27,19 @@ class ResNet(nn.Module):
     Args:
         shape: (channels, height, width).
         init: as in ``MLP``, of hidden layers.
+        normaliser: as in ``ConvNet``.
     """
 
-    def __init__(self, shape: tuple[int, int, int], *, init: Init, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        *,
+        init: Init,
+        generator: torch.Generator,
+        normaliser: Normaliser | None = None,
+    ) -> None:
         super().__init__()
+        self.normaliser = normaliser
         channels, height, width = shape
         stages = []
         for outputs in CHANNELS:
@@ -44,11 +54,11 @@ class ResNet(nn.Module):
                 start_hidden(layer, init, generator)
 
     def forward(self, image: Tensor) -> Tensor:
-        """[..., channels, height, width] to [..., size] float32; uint8 is scaled to [0, 1], floats are taken as is."""
+        """[..., channels, height, width] to [..., size] float32; see ``floats``."""
         return in_parts(image, self._features, self.size, CPU_IMAGES)
 
     def _features(self, images: Tensor) -> Tensor:
-        x = floats(images)
+        x = floats(images, self.normaliser)
         for stage in self._stages:
             x = stage(x)
         x = torch.relu_(x).permute(0, 2, 3, 1).flatten(1)  # as it lies in memory

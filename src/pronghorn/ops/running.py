@@ -17,6 +17,10 @@ MomentsTriple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """count [], mean [shape], m2 [shape], float64."""
 
 
+EXACT_ROWS = 256
+"""So many squares of bytes add up to less than 2²⁴, below which float32 holds every integer."""
+
+
 def batch_moments(x: Tensor, valid: Tensor) -> MomentsTriple:
     """Moments of the valid rows.
 
@@ -78,34 +82,48 @@ class Moments(nn.Module):
         return self.variance.sqrt()
 
 
-class VectorNormaliser(nn.Module):
-    """Vectors to mean 0 and standard deviation 1, clipped; the identity (but for the clip) before any statistics.
+def byte_moments(x: Tensor, valid: Tensor) -> MomentsTriple:
+    """``batch_moments`` of uint8, as exact and many times faster: for images."""
+    rows = x.flatten(0, valid.dim() - 1)[valid.flatten()]
+    total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=x.device)
+    squares = torch.zeros_like(total)
+    for part in torch.split(rows, EXACT_ROWS):
+        numbers = part.to(torch.float32)
+        total += numbers.sum(0)
+        squares += numbers.square_().sum(0)
+    count = valid.sum(dtype=torch.float64)
+    mean = total / count.clamp(min=1)
+    return count, mean, (squares - total * mean).clamp_(min=0)  # which rounding may have taken below
 
-    ``shift`` and ``scale`` [size] float32 derive from ``moments``; they are buffers, so that a forward pass costs three
-    kernels and is a pure function of the state dict.
+
+class Normaliser(nn.Module):
+    """Arrays to mean 0 and standard deviation 1, clipped; the identity (but for the clip) before any statistics.
+
+    ``shift`` and ``scale`` [shape] float32 derive from ``moments``; they are buffers, so that a forward pass costs
+    three kernels and is a pure function of the state dict. ``least`` is added to the variance: a number that never
+    moved stays 0, and what it moves by first stays bounded.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, size: int, clip: float) -> None:
+    def __init__(self, shape: tuple[int, ...], clip: float, least: float = 1e-8) -> None:
         super().__init__()
-        self.clip = clip
-        self.moments = Moments((size,))
-        self.register_buffer("shift", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
+        self.clip, self._least = clip, least
+        self.moments = Moments(shape)
+        self.register_buffer("shift", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., size] of any dtype to float32 within ±``clip``."""
-        return ((x.to(torch.float32) - self.shift) * self.scale).clamp(-self.clip, self.clip)
+        """[..., *shape] of any dtype to float32 within ±``clip``."""
+        return (x.to(torch.float32) - self.shift).mul_(self.scale).clamp_(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, moments: MomentsTriple) -> None:
-        """Merges the moments of new rows ([size] each), in place."""
+        """Merges the moments of new rows ([shape] each), in place."""
         self.moments.merge(*moments)
         self.shift.copy_(self.moments.mean)
-        # The constant keeps a dimension that never moved finite: it stays 0, and the clip bounds its first move.
-        self.scale.copy_((self.moments.variance + 1e-8).rsqrt())
+        self.scale.copy_((self.moments.variance + self._least).rsqrt())
 
 
 class Scale(nn.Module):
