@@ -85,8 +85,9 @@ class Encoder(nn.Module):
         values = tree.leaves(without_mask(observation))
         for (index, layout), normaliser in zip(self._images, self._normalisers, strict=True):
             if normaliser is not None:
-                pixels = layout.channels_first(values[index]).movedim(-3, -1)
-                normaliser.update(byte_moments(pixels, counted))
+                count, *moments = byte_moments(layout.channels_first(values[index]), counted)
+                mean, m2 = (moment.movedim(0, -1) for moment in moments)
+                normaliser.update((count, mean, m2))
 
     def forward(self, observation: Tree) -> Tensor:
         """[..., size] float32."""

@@ -17,8 +17,8 @@ MomentsTriple: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """count [], mean [shape], m2 [shape], float64."""
 
 
-EXACT_ROWS = 256
-"""So many squares of bytes add up to less than 2²⁴, below which float32 holds every integer."""
+FEW_ROWS = 32
+"""Squares of so many bytes add up to less than 2²⁴, below which float32 holds every integer; and they fit a cache."""
 
 
 def batch_moments(x: Tensor, valid: Tensor) -> MomentsTriple:
@@ -84,16 +84,18 @@ class Moments(nn.Module):
 
 def byte_moments(x: Tensor, valid: Tensor) -> MomentsTriple:
     """``batch_moments`` of uint8, as exact and many times faster: for images."""
-    rows = x.flatten(0, valid.dim() - 1)[valid.flatten()]
-    total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=x.device)
+    shape = x.shape[valid.dim() :]
+    rows = x.flatten(0, valid.dim() - 1).flatten(1)
+    total = torch.zeros(rows.shape[1], dtype=torch.float64, device=x.device)
     squares = torch.zeros_like(total)
-    for part in torch.split(rows, EXACT_ROWS):
+    for part, kept in zip(torch.split(rows, FEW_ROWS), torch.split(valid.flatten().float(), FEW_ROWS), strict=True):
         numbers = part.to(torch.float32)
-        total += numbers.sum(0)
-        squares += numbers.square_().sum(0)
+        total += kept @ numbers
+        squares += kept @ numbers.square_()
     count = valid.sum(dtype=torch.float64)
     mean = total / count.clamp(min=1)
-    return count, mean, (squares - total * mean).clamp_(min=0)  # which rounding may have taken below
+    m2 = (squares - total * mean).clamp_(min=0)  # which rounding may have taken below
+    return count, mean.reshape(shape), m2.reshape(shape)
 
 
 class Normaliser(nn.Module):
