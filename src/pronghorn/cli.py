@@ -102,6 +102,24 @@ class PlotOptions:
 
 
 @dataclass(frozen=True)
+class DoctorOptions:
+    """Check an environment before training on it."""
+
+    env: Annotated[Positional[str], tyro.conf.arg(metavar="ENV")]
+    """Gymnasium id, package.module:Class, or ./file.py:Class"""
+    env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    """keyword argument of the environment, the value in JSON or as it stands"""
+    algorithm: AlgorithmName = "ppo"
+    """the preset of which says with how many environments the layout is chosen"""
+    seconds: float = 10.0
+    """for which it is played"""
+    env_timeout: float | None = None
+    """seconds it may take in any phase (none: construct and reset 60, step 30)"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line"""
+
+
+@dataclass(frozen=True)
 class ListOptions:
     """Show environments, algorithms and presets."""
 
@@ -152,6 +170,22 @@ def plot(arguments: list[str]) -> int:
     return 0
 
 
+def doctor(arguments: list[str]) -> int:
+    """``doctor ENV``: 1 where something would hurt training."""
+    options = parse(DoctorOptions, "doctor", arguments)
+    if options.seconds <= 0:
+        raise UserError(f"--seconds must be positive, not {options.seconds:g}")
+    preset, chosen = resolve.resolve(options.env, options.algorithm)
+    given = chosen.env_args | env_args(options.env_arg)
+    chosen = config.override(chosen, env_timeout=options.env_timeout, env_args=given, preset=preset)
+    config.validate(chosen)
+    from pronghorn.tools import doctor as tool
+
+    diagnosis = tool.diagnose(chosen, options.seconds)
+    print(json.dumps(diagnosis.as_json()) if options.json else diagnosis.table())
+    return 1 if diagnosis.verdict == "hurts" else 0
+
+
 def show(arguments: list[str]) -> int:
     """``list``: what there is, found without importing any of it."""
     parse(ListOptions, "list", arguments)
@@ -174,6 +208,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": resume,
     "eval": evaluate,
     "plot": plot,
+    "doctor": doctor,
     "list": show,
 }
 
