@@ -101,3 +101,34 @@ def test_a_cue_is_remembered_by_what_has_a_memory(core, tmp_path):
 def test_five_seeds(env, steps, standard, failures, tmp_path):
     found = returns(env, range(5), tmp_path, steps=steps)
     assert sum(value < standard for value in found) <= failures, found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("env", "env_args", "steps", "rate", "standard"),
+    [
+        ("learnable:ImageAndVectorEnv", {}, 6000, 1e-3, 0.95),
+        ("learnable:MixedEnv", {}, 8000, 1e-2, 0.9),
+        ("learnable:FromMinusOneEnv", {}, 2000, 1e-2, 1.0),
+        ("pronghorn.envs.probes:MaskedBanditEnv", {"arms": 700, "legal": 1}, 600, 1e-2, 1.0),
+    ],
+    ids=["image and vector", "mixed actions", "from -1", "one of 700 legal"],
+)
+def test_every_part_of_a_space_counts(env, env_args, steps, rate, standard, tmp_path):
+    options = {
+        "env_args": env_args,
+        "image_encoder": "shallow",
+        "layers": (),
+        "num_envs": 8,
+        "unroll_length": 32,
+        "epochs": 4,
+        "learning_rate": rate,
+        "discount": 0.5,
+        "entropy_cost": 0.01,
+        "reward_scaling": "none",
+        "layout": "serial",
+        "threads": 1,
+        "compile": False,
+    }
+    (found,) = returns(env, [0], tmp_path, episodes=50, steps=steps, **options)
+    assert found >= standard * 4

@@ -175,9 +175,9 @@ def doctor(arguments: list[str]) -> int:
     options = parse(DoctorOptions, "doctor", arguments)
     if options.seconds <= 0:
         raise UserError(f"--seconds must be positive, not {options.seconds:g}")
-    preset, chosen = resolve.resolve(options.env, options.algorithm)
+    _, chosen = resolve.resolve(options.env, options.algorithm)
     given = chosen.env_args | env_args(options.env_arg)
-    chosen = config.override(chosen, env_timeout=options.env_timeout, env_args=given, preset=preset)
+    chosen = config.override(chosen, env_timeout=options.env_timeout, env_args=given)
     config.validate(chosen)
     from pronghorn.tools import doctor as tool
 

@@ -35,7 +35,7 @@ from pronghorn.vec.layout import choose, random_actions
 
 Verdict = Literal["ok", "warning", "hurts"]
 
-MOST_EPISODES, MOST_STEPS = 300, 50_000
+EPISODES, STEPS = 300, 50_000
 """That are played, if time allows."""
 
 REPLAYED = 200
@@ -101,7 +101,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Order:
-    """To the child. ``seconds`` are for playing; ``num_envs`` and ``groups`` are those of the run that is planned."""
+    """To the child: plays for ``seconds`` or ``steps``; ``num_envs`` and ``groups`` are of the run to be."""
 
     env: str
     env_args: dict[str, Any]
@@ -109,6 +109,7 @@ class Order:
     num_envs: int
     groups: int
     notes_fd: int
+    steps: int = STEPS
 
 
 def notes_layout() -> dict[str, ArraySpec]:
@@ -261,22 +262,22 @@ class Play:
         return len(self.step_seconds)
 
 
-def played(patient: Patient, seconds: float) -> Play:
+def played(patient: Patient, seconds: float, steps: int = STEPS) -> Play:
     """Random play until time, episodes or steps have run out, or the env cannot be played on with."""
     play = Play()
     try:
-        _play(patient, play, time.perf_counter() + seconds)
+        _play(patient, play, time.perf_counter() + seconds, steps)
     except Broken as broken:
         play.blame(broken.finding)
     return play
 
 
-def _play(patient: Patient, play: Play, deadline: float) -> None:
+def _play(patient: Patient, play: Play, deadline: float, most_steps: int) -> None:
     random = generator(0, Domain.PROBE_ENV, 1)
     eye = Eye(patient.spec, play.blame)
     play.masked = isinstance(patient.spec.observation, dict) and ACTION_MASK in patient.spec.observation
     limit = patient.spec.max_episode_steps
-    for episode in range(MOST_EPISODES):
+    for episode in range(EPISODES):
         play.running = 0
         start = time.perf_counter()
         observation = patient.reset(episode_seed(0, Domain.PROBE_ENV, 0, episode))
@@ -286,7 +287,7 @@ def _play(patient: Patient, play: Play, deadline: float) -> None:
             eye.look(observation)
             if play.masked:
                 _look_at_mask(observation, play)
-            if over or play.steps == MOST_STEPS or time.perf_counter() > deadline:
+            if over or play.steps == most_steps or time.perf_counter() > deadline:
                 break
             action = patient.action(observation, random)
             start = time.perf_counter()
@@ -300,7 +301,7 @@ def _play(patient: Patient, play: Play, deadline: float) -> None:
         if not over:
             return
         play.lengths.append(play.running)
-        if time.perf_counter() > deadline:
+        if play.steps == most_steps or time.perf_counter() > deadline:
             return
 
 
@@ -415,8 +416,9 @@ def check_ends(play: Play, limit: int | None) -> Finding:
         return play.faults["ends"]
     lengths = np.asarray(play.lengths)
     if not len(lengths):
-        if limit is not None:
-            return Finding("ends", "ok", f"none in {play.steps:,} steps; the limit of {limit:,} will")
+        if limit is not None or "calls" in play.faults:
+            until = "" if limit is None else f"; the limit is {limit:,}"
+            return Finding("ends", "ok", f"none in {play.steps:,} steps{until}")
         text = f"no episode ended in {play.steps:,} steps, and the env names no limit"
         return Finding("ends", "warning", text, "cut it with gymnasium.wrappers.TimeLimit, or report truncated")
     if len(lengths) > 3 and lengths[0] > 1 and (lengths[1:] == 1).all():
@@ -444,6 +446,8 @@ def check_speed(play: Play) -> Finding:
         text = f"{share:.0%} of the time goes into resets; {text}"
         return Finding("speed", "warning", text, "keep what does not change between episodes; --layout pool")
     if most > UNEVEN * median and most > LONG_STEP:
+        if os.getloadavg()[0] > len(launch.available_cores()):
+            return Finding("speed", "ok", f"{text}; other processes keep this machine busy")
         return Finding("speed", "warning", text, "--ready-envs takes whichever envs are ready first")
     return Finding("speed", "ok", text)
 
@@ -536,7 +540,7 @@ def examine(order: Order, notes: Notes) -> Iterator[Any]:
     yield check_spaces(spec)
     yield check_worker(time.perf_counter() - start)
     yield Begun("calls")
-    play = played(patient, order.seconds)
+    play = played(patient, order.seconds, order.steps)
     yield from (check_calls(play), check_observation(play), check_mask(play), check_reward(play))
     yield from (check_ends(play, spec.max_episode_steps), check_speed(play), check_memory(play.memory))
     if "calls" not in play.faults:
@@ -548,6 +552,7 @@ def examine(order: Order, notes: Notes) -> Iterator[Any]:
         except Broken as broken:
             yield broken.finding
             return
+    if all(fault.verdict != "hurts" for fault in play.faults.values()):
         yield Begun("layout")
         yield _chosen(order, factory, notes)
     yield Begun("rendering")
