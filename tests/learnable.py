@@ -13,16 +13,16 @@ LENGTH = 4
 
 
 class ImageAndVectorEnv:
-    """Reward 1 for the action that names the bright quadrant and, with 4 added, the bit: who sees only the image gets
-    half of it, who sees only the bit a quarter."""
+    """Reward 1 for the action that names the bright quadrant and, with 4 added, the bit, which is shown in ``entries``
+    numbers beside the image. Who sees only the image gets half of it, who sees only the bit a quarter."""
 
     action_space = spaces.Discrete(8)
 
-    def __init__(self) -> None:
-        self._images = ImageBanditEnv(side=20, length=LENGTH)
+    def __init__(self, entries: int = 32) -> None:
+        self._images, self._entries = ImageBanditEnv(side=20, length=LENGTH), entries
         self._random, self._bit = np.random.default_rng(0), 0
         self.observation_space = spaces.Dict(
-            bit=spaces.Box(0, 1, (1,), np.float32), image=spaces.Box(0, 255, (1, 20, 20), np.uint8)
+            bit=spaces.Box(0, 1, (entries,), np.float32), image=spaces.Box(0, 255, (1, 20, 20), np.uint8)
         )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -40,7 +40,7 @@ class ImageAndVectorEnv:
 
     def _seen(self, image: Any) -> Any:
         self._bit = int(self._random.integers(2))
-        return {"bit": np.array([self._bit], np.float32), "image": image}
+        return {"bit": np.full(self._entries, self._bit, np.float32), "image": image}
 
 
 class ContextEnv:

@@ -10,7 +10,7 @@ import pytest
 import rig
 import torch
 from gymnasium import spaces
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pronghorn.types import UserError
@@ -116,7 +116,8 @@ def learn(observation: Any, action: Any, layout: str, algorithm: str) -> None:
     deadline=None,
     derandomize=True,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    phases=[Phase.generate],  # to shrink an example takes longer than to read it
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(observation=observations, action=actions)
 def test_one_update_or_the_name_of_a_leaf(layout: str, algorithm: str, observation: Any, action: Any) -> None:
