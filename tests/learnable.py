@@ -7,40 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from pronghorn.envs.probes import ImageBanditEnv
-
 LENGTH = 4
-
-
-class ImageAndVectorEnv:
-    """Reward 1 for the action that names the bright quadrant and, with 4 added, the bit, which is shown in ``entries``
-    numbers beside the image. Who sees only the image gets half of it, who sees only the bit a quarter."""
-
-    action_space = spaces.Discrete(8)
-
-    def __init__(self, entries: int = 32) -> None:
-        self._images, self._entries = ImageBanditEnv(side=20, length=LENGTH), entries
-        self._random, self._bit = np.random.default_rng(0), 0
-        self.observation_space = spaces.Dict(
-            bit=spaces.Box(0, 1, (entries,), np.float32), image=spaces.Box(0, 255, (1, 20, 20), np.uint8)
-        )
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Draws image and bit."""
-        self._random = np.random.default_rng(seed)
-        image, info = self._images.reset(seed=seed)
-        return self._seen(image), info
-
-    def step(self, action: int) -> Any:
-        """Rewards, and draws the next."""
-        bit, quadrant = divmod(action, 4)
-        right = bit == self._bit
-        image, reward, *rest = self._images.step(quadrant)
-        return self._seen(image), reward * right, *rest
-
-    def _seen(self, image: Any) -> Any:
-        self._bit = int(self._random.integers(2))
-        return {"bit": np.full(self._entries, self._bit, np.float32), "image": image}
 
 
 class ContextEnv:
