@@ -35,6 +35,7 @@ ABOVE_THE_LINE = {
     "processes.signals": 1,
     "envs.base": 1,
     "envs.text": 1,
+    "envs.spaces": 2,
     "vec.base": 1,
     "transport.base": 1,
     "telemetry.*": 1,

@@ -14,7 +14,13 @@ from pronghorn.vec.engines import make_native
 from pronghorn.vec.layout import make_vec
 
 ATARI = {"max_frames": 120}
-needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
+
+def needs(module):
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+needs_envpool = needs("envpool")
 
 
 def serial(env, **env_args):
@@ -38,6 +44,12 @@ def test_classic_control(env, rounds):
 
 @pytest.mark.parametrize(("env", "rounds"), [("HalfCheetah-v5", 1010), ("Hopper-v5", 200), ("Walker2d-v5", 200)])
 def test_mujoco(env, rounds):
+    check_env_contract(serial(env), rounds, num_envs=2)
+
+
+@needs("Box2D")
+@pytest.mark.parametrize(("env", "rounds"), [("LunarLander-v3", 260), ("BipedalWalker-v3", 260)])
+def test_box2d(env, rounds):
     check_env_contract(serial(env), rounds, num_envs=2)
 
 

@@ -16,15 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
-from pronghorn.envs.text import text_leaf
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, Leaf, UserError
+from pronghorn.types import EnvSpec, UserError
 
 WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required|takes no arguments).*")
+
+EXTRAS = ("box2d", "mujoco")
+"""Gymnasium's own families that need more packages, which our extras of the same name bring."""
 
 
 def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
@@ -111,45 +112,6 @@ def _takes(function: Callable[..., Any], argument: str) -> bool:
     return any(parameter.name == argument or parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def leaf_of_space(space: Any, path: str) -> Tree:
-    """The tree of ``Leaf`` that describes a gymnasium space.
-
-    Raises:
-        UserError: a part of it is of an unsupported kind; ``path`` and the keys below it say which.
-    """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return {key: leaf_of_space(part, f"{path}/{key}") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(leaf_of_space(part, f"{path}/{index}") for index, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Box):
-        low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
-        return Leaf("box", tuple(space.shape), np.dtype(space.dtype), low=low, high=high)
-    if isinstance(space, spaces.Discrete):
-        return Leaf("discrete", (), np.dtype(space.dtype), categories=(int(space.n),), start=_start(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        categories = tuple(int(n) for n in np.ravel(space.nvec))
-        start = _start(getattr(space, "start", 0))
-        return Leaf(
-            "multi_discrete", tuple(space.nvec.shape), np.dtype(space.dtype), categories=categories, start=start
-        )
-    if isinstance(space, spaces.MultiBinary):
-        shape = tuple(int(n) for n in space.shape)
-        return Leaf("multi_binary", shape, np.dtype(space.dtype), categories=(2,) * int(np.prod(shape)))
-    if isinstance(space, spaces.Text):
-        return text_leaf()
-    raise UserError(
-        f"{path} is {type(space).__module__}.{type(space).__qualname__}, which is not supported; "
-        "use gymnasium's Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
-    )
-
-
-def _start(start: Any) -> Any:
-    array = np.asarray(start, np.int64)
-    return array if np.any(array) else None
-
-
 def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
     import gymnasium
 
@@ -160,7 +122,9 @@ def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
         # The checker's work is done by EpisodeEnv, at a fraction of its cost.
         return construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+        family = str(known.entry_point if known is not None else "").removeprefix("gymnasium.envs.").partition(".")[0]
+        remedy = f"pip install 'pronghorn[{family}]'" if family in EXTRAS else _line(error)
+        raise UserError(f"{env} needs packages that are not installed: {remedy}") from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         raise UserError(f"there is no environment {env!r}{_nearest(env, gymnasium.registry)}") from error
     except gymnasium.error.Error as error:

@@ -13,7 +13,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.config import nearest
 from pronghorn.envs.ale import AtariOptions
-from pronghorn.envs.gymnasium import leaf_of_space
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, UserError
 from pronghorn.vec.native import Answer
