@@ -36,6 +36,12 @@ FAMILIES = (
     ("classic control", "gymnasium", "pip install gymnasium", "CartPole-v1, Pendulum-v1, Acrobot-v1"),
     ("MuJoCo", "mujoco", "pip install mujoco", "HalfCheetah-v5, Hopper-v5, Walker2d-v5, Ant-v5, Humanoid-v5"),
     ("Box2D", "Box2D", "pip install 'pronghorn[box2d]'", "LunarLander-v3, BipedalWalker-v3"),
+    (
+        "dm_control",
+        "dm_control",
+        "pip install 'pronghorn[dm-control]'",
+        "dm_control/cheetah-run, dm_control/walker-walk",
+    ),
 )
 """Families of envs: name, the module that must be there, how to get it, examples."""
 

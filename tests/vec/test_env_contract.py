@@ -53,6 +53,14 @@ def test_box2d(env, rounds):
     check_env_contract(serial(env), rounds, num_envs=2)
 
 
+@needs("dm_control")
+@pytest.mark.parametrize(
+    ("task", "seconds", "rounds"), [("cartpole-balance", 0.5, 60), ("humanoid-walk", 0.5, 30), ("lqr-lqr_2_1", 0.3, 25)]
+)
+def test_dm_control(task, seconds, rounds):
+    check_env_contract(serial(f"dm_control/{task}", time_limit=seconds), rounds, num_envs=2)
+
+
 def test_cart_poles_own_vector_env():
     check_env_contract(native("CartPole-v1"))
     check_env_contract(native("CartPole-v1", groups=2), 240)

@@ -18,6 +18,7 @@ from typing import Any
 
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
+from pronghorn.envs.dm_control import DmControlEnv
 from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, UserError
@@ -27,6 +28,13 @@ WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required
 EXTRAS = ("box2d", "mujoco")
 """Gymnasium's own families that need more packages, which our extras of the same name bring."""
 
+FAMILIES: dict[str, Callable[..., Any]] = {
+    "ALE/": lambda env, **env_args: AtariEnv(env, env_args),
+    "dm_control/": DmControlEnv,
+}
+"""What makes an env whose name begins so, from the name and the arguments: an ``Env``, or what ``GymnasiumEnv`` takes.
+"""
+
 
 def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
     """A picklable function that makes ``env`` anew; see ``make``."""
@@ -34,22 +42,26 @@ def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
 
 
 def make(env: str, env_args: dict[str, Any]) -> Env:
-    """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class`` or ``./file.py:Class``.
+    """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class``, ``./file.py:Class``, or the name
+    that one of ``FAMILIES`` has for it.
 
     A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``.
 
     Raises:
         UserError: there is no such env, it is not an env, or it does not take ``env_args``.
     """
-    if env.startswith("ALE/"):
-        return AtariEnv(env, env_args)
-    target = own_target(env) if ":" in env else None
+    target = _family(env) or (own_target(env) if ":" in env else None)
     if env.startswith("envpool/") or makes_vectors(target):
         raise UserError(f"{env} steps many environments at once; use --layout native")
     simulator = construct(env, target, env_args) if target is not None else _make_registered(env, env_args)
     if isinstance(getattr(simulator, "spec", None), EnvSpec):
         return simulator  # type: ignore[no-any-return]
     return GymnasiumEnv(env, simulator)
+
+
+def _family(env: str) -> Callable[..., Any] | None:
+    found = (make_one for prefix, make_one in FAMILIES.items() if env.startswith(prefix))
+    return next((functools.partial(make_one, env) for make_one in found), None)
 
 
 def makes_vectors(target: Callable[..., Any] | None) -> bool:
