@@ -61,6 +61,13 @@ def test_dm_control(task, seconds, rounds):
     check_env_contract(serial(f"dm_control/{task}", time_limit=seconds), rounds, num_envs=2)
 
 
+@needs("vizdoom")
+@pytest.mark.parametrize("env", ["VizdoomBasic-v1", "VizdoomDeathmatch-MultiBinary-v1"])
+def test_vizdoom(env, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the game leaves an empty folder
+    check_env_contract(serial(env, episode_timeout=100), 40, num_envs=2)
+
+
 def test_cart_poles_own_vector_env():
     check_env_contract(native("CartPole-v1"))
     check_env_contract(native("CartPole-v1", groups=2), 240)
