@@ -19,6 +19,7 @@ from typing import Any
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
 from pronghorn.envs.dm_control import DmControlEnv
+from pronghorn.envs.dmlab import LabEnv
 from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.envs.vizdoom import VizdoomEnv
 from pronghorn.tree import Tree
@@ -32,6 +33,7 @@ EXTRAS = ("box2d", "mujoco")
 FAMILIES: dict[str, Callable[..., Any]] = {
     "ALE/": lambda env, **env_args: AtariEnv(env, env_args),
     "dm_control/": DmControlEnv,
+    "dmlab/": LabEnv,
     "Vizdoom": VizdoomEnv,
 }
 """What makes an env whose name begins so, from the name and the arguments: an ``Env``, or what ``GymnasiumEnv`` takes.
