@@ -10,6 +10,7 @@ from vec.env_contract import check_env_contract, play
 
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.seeding import Domain
+from pronghorn.types import UserError
 from pronghorn.vec.engines import make_native
 from pronghorn.vec.layout import make_vec
 
@@ -119,3 +120,31 @@ def test_atari_by_its_own_vector_env(options, num_envs):
 )
 def test_envpool(task, rounds, env_args, options):
     check_env_contract(native(f"envpool/{task}", **options, **env_args), rounds, fair="ready" not in options)
+
+
+@needs_envpool
+@pytest.mark.parametrize(
+    ("task", "rounds", "env_args"),
+    [
+        ("CartPole-v1", 120, {}),
+        ("LunarLander-v3", 250, {}),
+        ("CoinrunEasy-v0", 60, {"max_episode_steps": 25}),
+    ],
+    ids=["classic control", "Box2D", "Procgen"],
+)
+def test_envpools_other_families(task, rounds, env_args):
+    try:
+        pytest.importorskip("envpool").make_spec(task)
+    except ImportError as error:  # EnvPool's Procgen needs libraries of the system
+        pytest.skip(str(error))
+    check_env_contract(native(f"envpool/{task}", **env_args), rounds)
+
+
+@needs_envpool
+def test_what_envpool_lacks_is_told_in_one_line(monkeypatch):
+    def needy(*_, **__):
+        raise ImportError("Procgen requires\nQt, install it")
+
+    monkeypatch.setattr("envpool.make_spec", needy)
+    with pytest.raises(UserError, match="CoinrunEasy-v0 cannot be made: Procgen requires Qt, install it"):
+        native("envpool/CoinrunEasy-v0")(1, 0)
