@@ -119,7 +119,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("train X --learning-rat=3", "unknown option --learning-rat; did you mean --learning-rate?"),
         ("train X --zzzzzzzz", "unknown option --zzzzzzzz; see 'pronghorn train --help'"),
         ("train X Y", "unexpected argument 'Y'; see 'pronghorn train --help'"),
-        ("train X --algorithm pppo", "--algorithm: unknown value 'pppo'; did you mean ppo?"),
+        ("train X --algorithm pppo", "unknown algorithm 'pppo'; did you mean ppo?"),
         ("train X --preset ppo-cartpol", "unknown preset 'ppo-cartpol'; did you mean ppo-cartpole?"),
         (
             "train X --preset ppo-mujoco --algorithm batchppo",

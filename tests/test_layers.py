@@ -34,6 +34,7 @@ ABOVE_THE_LINE = {
     "processes.preflight": 1,
     "processes.signals": 1,
     "envs.base": 1,
+    "envs.own": 1,
     "envs.text": 1,
     "envs.spaces": 2,
     "vec.base": 1,

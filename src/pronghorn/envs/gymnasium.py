@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
-import heapq
 import importlib
-import importlib.util
 import inspect
 import re
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pronghorn.envs import own
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
 from pronghorn.envs.dm_control import DmControlEnv
@@ -40,20 +37,44 @@ FAMILIES: dict[str, Callable[..., Any]] = {
 """
 
 
-def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
+_BUILT_IN = (*FAMILIES, "envpool/")
+
+
+def register_envs(prefix: str, make_one: Callable[..., Any]) -> None:
+    """Adds a family of envs: a name that begins with ``prefix`` is made by ``make_one(name, **env_args)``, which
+    returns what ``FAMILIES`` says. A prefix of one's own that was registered before is replaced.
+
+    Raises:
+        UserError: ``prefix`` would hide one of ours, or looks like ``module:Class``.
+    """
+    if not prefix or ":" in prefix or any(prefix.startswith(ours) or ours.startswith(prefix) for ours in _BUILT_IN):
+        raise UserError(
+            f"envs cannot be registered as {prefix!r}; use a prefix without a colon that is not one of ours "
+            f"({', '.join(_BUILT_IN)})"
+        )
+    FAMILIES[prefix] = make_one
+
+
+def env_factory(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> EnvFactory:
     """A picklable function that makes ``env`` anew; see ``make``."""
-    return functools.partial(make, env, env_args)
+    return functools.partial(make, env, env_args, imports)
 
 
-def make(env: str, env_args: dict[str, Any]) -> Env:
+def make(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> Env:
     """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class``, ``./file.py:Class``, or the name
     that one of ``FAMILIES`` has for it.
 
-    A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``.
+    A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``. Of the files that
+    register a user's own parts, ``imports``, no more are read than it takes to know the env: those with networks need
+    not be loaded where only envs live.
 
     Raises:
         UserError: there is no such env, it is not an env, or it does not take ``env_args``.
     """
+    for place in imports:
+        if _is_known(env):
+            break
+        own.read_part(place)
     target = _family(env) or (own_target(env) if ":" in env else None)
     if env.startswith("envpool/") or makes_vectors(target):
         raise UserError(f"{env} steps many environments at once; use --layout native")
@@ -66,6 +87,14 @@ def make(env: str, env_args: dict[str, Any]) -> Env:
 def _family(env: str) -> Callable[..., Any] | None:
     found = (make_one for prefix, make_one in FAMILIES.items() if env.startswith(prefix))
     return next((functools.partial(make_one, env) for make_one in found), None)
+
+
+def _is_known(env: str) -> bool:
+    if ":" in env or _family(env) is not None:
+        return True
+    import gymnasium
+
+    return env in gymnasium.registry
 
 
 def makes_vectors(target: Callable[..., Any] | None) -> bool:
@@ -139,12 +168,12 @@ def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
         return construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
     except gymnasium.error.DependencyNotInstalled as error:
         family = str(known.entry_point if known is not None else "").removeprefix("gymnasium.envs.").partition(".")[0]
-        remedy = f"pip install 'pronghorn[{family}]'" if family in EXTRAS else _line(error)
+        remedy = f"pip install 'pronghorn[{family}]'" if family in EXTRAS else own.line(error)
         raise UserError(f"{env} needs packages that are not installed: {remedy}") from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise UserError(f"there is no environment {env!r}{_nearest(env, gymnasium.registry)}") from error
+        raise UserError(f"there is no environment {env!r}{own.similar(env, gymnasium.registry)}") from error
     except gymnasium.error.Error as error:
-        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+        raise UserError(f"{env} cannot be made: {own.line(error)}") from error
 
 
 def _hear_mujoco() -> None:
@@ -163,7 +192,7 @@ def own_target(env: str) -> Callable[..., Any]:
         UserError: it cannot be imported, is not there, or cannot be called.
     """
     place, _, name = env.rpartition(":")
-    module = _import_file(env, Path(place)) if place.endswith(".py") else _import_module(env, place)
+    module = own.import_file(env, Path(place)) if place.endswith(".py") else own.import_module(env, place)
     target = getattr(module, name, None)
     if target is None:
         with contextlib.suppress(ImportError):
@@ -171,7 +200,7 @@ def own_target(env: str) -> Callable[..., Any]:
 
             if name in gymnasium.registry:  # gymnasium's own notation: importing the module registers the id
                 return lambda **env_args: _make_registered(name, env_args)
-        raise UserError(f"{place} has no {name!r}{_nearest(name, vars(module))}")
+        raise UserError(f"{place} has no {name!r}{own.similar(name, vars(module))}")
     if not callable(target):
         raise UserError(f"{env} is not a class or function but {type(target).__name__}")
     return target  # type: ignore[no-any-return]
@@ -182,47 +211,7 @@ def construct(env: str, target: Callable[..., Any], env_args: dict[str, Any]) ->
     try:
         return target(**env_args)
     except TypeError as error:
-        found = WRONG_ARGUMENTS.search(_line(error).partition(" was raised from")[0])
+        found = WRONG_ARGUMENTS.search(own.line(error).partition(" was raised from")[0])
         if found is None:
             raise
         raise UserError(f"{env} cannot be made with these --env-arg: {found.group()}") from error
-
-
-def _import_module(env: str, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"{env}: cannot import {name}: {_line(error)}") from error
-    except ValueError as error:
-        raise UserError(
-            f"{env}: {name!r} is not a module's name; write package.module:Class or ./file.py:Class"
-        ) from error
-
-
-def _import_file(env: str, path: Path) -> Any:
-    if not path.is_file():
-        raise UserError(f"{env}: there is no file {path}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # its neighbours are importable, as if it had been run as a script
-    module_spec = importlib.util.spec_from_file_location(f"pronghorn_user_{path.stem}", path)
-    assert module_spec is not None and module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # dataclasses and the like look their module up
-    try:
-        module_spec.loader.exec_module(module)
-    except ImportError as error:
-        raise UserError(f"{env}: cannot import {path}: {_line(error)}") from error
-    except SyntaxError as error:
-        raise UserError(f"{env}: {path}, line {error.lineno}: {error.msg}") from error
-    return module
-
-
-def _nearest(name: str, known: Any) -> str:
-    scored = ((difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other) for other in known)
-    best = heapq.nlargest(1, scored)  # of equally near versions the newest
-    return f"; did you mean {best[0][1]}?" if best and best[0][0] > 0.6 else ""
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
