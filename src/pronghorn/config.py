@@ -116,6 +116,8 @@ class PPOConfig:
     """weight of the value loss"""
     entropy_cost: float = 0.0
     """weight of the entropy bonus"""
+    entropy_schedule: Literal["linear", "constant"] = "constant"
+    """linear: the entropy cost falls to 0 at the end of the run"""
     reward_scaling: Literal["returns", "rewards", "none"] = "returns"
     """divide rewards by the running std of the value targets, of single rewards, or not"""
     reward_clip: float | None = None
@@ -153,6 +155,8 @@ class ImpalaConfig:
     """weight of the value loss"""
     entropy_cost: float = 0.01
     """weight of the entropy bonus"""
+    entropy_schedule: Literal["linear", "constant"] = "constant"
+    """linear: the entropy cost falls to 0 at the end of the run"""
     reward_scaling: Literal["returns", "rewards", "none"] = "returns"
     """divide rewards by the running std of the value targets, of single rewards, or not"""
     reward_clip: Literal["none", "unit", "soft_asymmetric"] = "none"

@@ -341,7 +341,13 @@ def test_a_batch_is_walked_over_once_and_nothing_adapts():
     algorithm = Impala(CONFIG, Case("discrete").distribution)
     assert algorithm.walk == (1, 1, True, False)
     assert algorithm.initial_state() == {} == algorithm.adapt({}, {"policy/kl": 9.0})
-    assert algorithm.hyperparameters({}) == {"entropy_cost": 0.01}
+    assert algorithm.hyperparameters({}, 0.9) == {"entropy_cost": 0.01}
+
+
+def test_the_entropy_cost_may_fall():
+    algorithm = Impala(dataclasses.replace(CONFIG, entropy_schedule="linear"), Case("discrete").distribution)
+    for fraction, cost in ((0.0, 0.01), (0.25, 0.0075), (1.0, 0.0), (1.1, 0.0)):
+        assert algorithm.hyperparameters({}, fraction) == {"entropy_cost": pytest.approx(cost)}
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("returns", "vs"), ("rewards", "reward"), ("none", None)])

@@ -293,10 +293,12 @@ def test_the_penalty_adapts_to_the_divergence():
     for kl, factor in ((0.131, 1.5), (0.129, 1.0), (0.1, 1.0), (0.071, 1.0), (0.069, 1 / 1.5), (0.0, 1 / 1.5)):
         assert algorithm.adapt(state, {"policy/kl": kl})["kl_penalty"] == pytest.approx(2.0 * factor)
     assert state == {"kl_penalty": 2.0}  # pure
-    assert algorithm.hyperparameters({"kl_penalty": 5.0}) == {"entropy_cost": 0.0, "kl_penalty": 5.0}
+    assert algorithm.hyperparameters({"kl_penalty": 5.0}, 0.5) == {"entropy_cost": 0.0, "kl_penalty": 5.0}
     clipped = PPO(CLIP, CATEGORICAL, False)
     assert clipped.initial_state() == {} and clipped.adapt({}, {"policy/kl": 9.0}) == {}
-    assert clipped.hyperparameters({}) == {"entropy_cost": 0.0, "clip_ratio": 0.2}
+    assert clipped.hyperparameters({}, 0.5) == {"entropy_cost": 0.0, "clip_ratio": 0.2}
+    falling = PPO(dataclasses.replace(CLIP, entropy_cost=0.02, entropy_schedule="linear"), CATEGORICAL, False)
+    assert falling.hyperparameters({}, 0.5) == {"entropy_cost": 0.01, "clip_ratio": 0.2}
 
 
 @pytest.mark.parametrize(

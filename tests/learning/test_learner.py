@@ -540,7 +540,7 @@ def test_a_walk_of_one_step_learns_as_much_from_one_forward_pass(algorithm, core
     learner = build.learner(made, spec)
     learner.update(first, 0.0)  # so that the second batch is not of this learner's newest weights
     on_device = learner.agent.seen(learner._on_device(batch))
-    numbers = learner._tensors(learner.algorithm.hyperparameters({}))
+    numbers = learner._tensors(learner.algorithm.hyperparameters({}, 0.0))
     targets = learner._compute_targets(learner._flat, on_device, torch.ones(()))
     apart, metrics = learner._gradient(learner._flat, learner._rows(on_device), learner._fold(targets), None, numbers)
     together, same_metrics, same_targets = learner._gradient_at_once(learner._flat, on_device, torch.ones(()), numbers)

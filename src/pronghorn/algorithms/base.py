@@ -68,8 +68,9 @@ class Algorithm(Protocol):
     def initial_state(self) -> dict[str, float]:
         """Numbers that adapt from update to update."""
 
-    def hyperparameters(self, state: dict[str, float]) -> dict[str, float]:
-        """The numbers of the next update by name; they reach ``loss`` as 0-d tensors."""
+    def hyperparameters(self, state: dict[str, float], fraction_done: float) -> dict[str, float]:
+        """The numbers of the next update by name, ``fraction_done`` of the run in [0, 1]; they reach ``loss`` as 0-d
+        tensors."""
 
     def targets(self, agent: BoundAgent, batch: Trajectory, reward_scale: Tensor) -> Targets:
         """Computed without gradients; ``reward_scale`` divides the rewards."""

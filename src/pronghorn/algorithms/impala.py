@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk
 from pronghorn.config import ImpalaConfig
+from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.losses import soft_asymmetric, squared_error, weighted_mean
 from pronghorn.ops.returns import capped_ratios, vtrace
@@ -36,9 +37,9 @@ class Impala:
     def initial_state(self) -> dict[str, float]:
         return {}
 
-    def hyperparameters(self, state: dict[str, float]) -> dict[str, float]:
+    def hyperparameters(self, state: dict[str, float], fraction_done: float) -> dict[str, float]:
         """``entropy_cost``."""
-        return {"entropy_cost": self.config.entropy_cost}
+        return {"entropy_cost": SCHEDULES[self.config.entropy_schedule](self.config.entropy_cost, fraction_done)}
 
     def targets(self, agent: BoundAgent, batch: Trajectory, reward_scale: Tensor) -> Targets:
         """V-trace with the ratios of the weights that are about to be improved.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk
 from pronghorn.config import PPOConfig
+from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.ops.distributions import ActionDistribution
 from pronghorn.ops.losses import clipped_surrogate, squared_error, standardise, weighted_mean
 from pronghorn.ops.returns import generalised_advantages, vtrace
@@ -45,9 +46,10 @@ class PPO:
     def initial_state(self) -> dict[str, float]:
         return {} if self.config.kl_penalty is None else {"kl_penalty": self.config.kl_penalty}
 
-    def hyperparameters(self, state: dict[str, float]) -> dict[str, float]:
+    def hyperparameters(self, state: dict[str, float], fraction_done: float) -> dict[str, float]:
         """``entropy_cost``; ``clip_ratio`` ε and ``kl_penalty`` β where in use."""
-        numbers = {"entropy_cost": self.config.entropy_cost, **state}
+        entropy_cost = SCHEDULES[self.config.entropy_schedule](self.config.entropy_cost, fraction_done)
+        numbers = {"entropy_cost": entropy_cost, **state}
         if self.config.clip_ratio is not None:
             numbers["clip_ratio"] = self.config.clip_ratio
         return numbers

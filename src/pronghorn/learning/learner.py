@@ -123,7 +123,7 @@ class Learner:
         self._check_finite(batch)
         differences = {} if self._checked else {"check/log_prob_difference": self._check_behaviour(batch)}
         rate = SCHEDULES[self._optimiser.schedule](self._optimiser.learning_rate, fraction_done)
-        numbers = {"learning_rate": rate, **self.algorithm.hyperparameters(self.algorithm_state)}
+        numbers = {"learning_rate": rate, **self.algorithm.hyperparameters(self.algorithm_state, fraction_done)}
         flat, state, targets, collected, finite = self._walk(batch, self._tensors(numbers))
         if not bool(torch.stack(finite).all()):
             raise NonFiniteError(
@@ -140,7 +140,7 @@ class Learner:
 
     def prepare(self, batch: Trajectory) -> None:
         """Compiles for batches of this shape, changing nothing."""
-        numbers = {"learning_rate": 0.0, **self.algorithm.hyperparameters(self.algorithm_state)}
+        numbers = {"learning_rate": 0.0, **self.algorithm.hyperparameters(self.algorithm_state, 0.0)}
         self._walk(self._on_device(batch), self._tensors(numbers), most=1)
 
     def weights(self) -> dict[str, Tensor]:
