@@ -91,8 +91,9 @@ def test_train_help_shows_every_option_and_the_presets_defaults(capsys: pytest.C
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for name in option_names(RunConfig(env="e")):
+        flag = {"imports": "import"}.get(name, name)
         if name not in ("env", "env_args"):
-            assert f"--{name.replace('_', '-')}" in text
+            assert f"--{flag.replace('_', '-')}" in text
     assert "(default: 200 100)" in text and "(default: batchppo-halfcheetah)" in text
 
 
