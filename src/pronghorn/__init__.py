@@ -5,11 +5,16 @@ Importing this loads neither torch nor gymnasium; the functions do when they are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pronghorn.algorithms.base import Algorithm
     from pronghorn.api import Policy, Result
+    from pronghorn.config import ImpalaConfig, PPOConfig, RunConfig
+    from pronghorn.networks.agent import Agent
+    from pronghorn.networks.encoders import OwnNetwork
 
 
 def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, **options: Any) -> Result:
@@ -20,8 +25,10 @@ def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, 
         pronghorn.types.UserError: an option, the env or its spaces cannot be used.
     """
     from pronghorn import api, config
+    from pronghorn.envs.own import read_parts
     from pronghorn.presets.resolve import resolve
 
+    read_parts(options.get("imports", ()))
     _, defaults = resolve(env, algorithm, preset)
     options["env_args"] = defaults.env_args | options.get("env_args", {})
     chosen = config.override(defaults, **options)
@@ -40,3 +47,26 @@ def evaluate(run: str | Path, episodes: int = 20, sample: bool = False, seed: in
     from pronghorn import api
 
     return api.evaluate(Path(run), episodes, sample, seed)
+
+
+def register_envs(prefix: str, make: Callable[..., Any]) -> None:
+    """See ``envs.gymnasium.register_envs``. Loads no torch."""
+    from pronghorn.envs import gymnasium
+
+    gymnasium.register_envs(prefix, make)
+
+
+def register_image_encoder(name: str, make: OwnNetwork) -> None:
+    """See ``networks.encoders.register_image_encoder``."""
+    from pronghorn.networks import encoders
+
+    encoders.register_image_encoder(name, make)
+
+
+def register_algorithm(
+    name: str, options: type[PPOConfig] | type[ImpalaConfig], make: Callable[[RunConfig, Agent], Algorithm]
+) -> None:
+    """See ``build.register_algorithm``."""
+    from pronghorn import build
+
+    build.register_algorithm(name, options, make)

@@ -20,6 +20,7 @@ import torch
 from pronghorn import build, checkpoint, tree
 from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, override, to_json, validate
+from pronghorn.envs import own
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.text import word_numbers
@@ -65,6 +66,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
     Raises:
         UserError: an option, the env or its spaces cannot be used, or the directory is not empty.
     """
+    own.read_parts(config.imports)
     validate(config)
     _check_device(config.device)
     run = Path(config.run)
@@ -190,7 +192,9 @@ def load_config(run: Path) -> RunConfig:
     if not path.is_file():
         raise UserError(f"{run} is not a run: it has no config.json")
     try:
-        return from_json(RunConfig, json.loads(path.read_text())["config"])
+        options = json.loads(path.read_text())["config"]
+        own.read_parts(options.get("imports", ()))
+        return from_json(RunConfig, options)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
@@ -394,7 +398,7 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
             vec = dataclasses.replace(vec, layout="serial")
         config = dataclasses.replace(config, actors=actors)
     elif vec.layout == "auto":
-        factory = env_factory(config.env, config.env_args)
+        factory = env_factory(config.env, config.env_args, config.imports)
         most = min(cores, vec.workers or cores)
         layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups, watchdog.note)
         reasons.append(reason)

@@ -18,7 +18,8 @@ from pronghorn.acting.server import Client, Desk, DeskFds, InferenceServer, desk
 from pronghorn.algorithms.base import Algorithm
 from pronghorn.algorithms.impala import Impala
 from pronghorn.algorithms.ppo import PPO
-from pronghorn.config import ImpalaConfig, PPOConfig, RunConfig
+from pronghorn.config import LOSSES, ImpalaConfig, PPOConfig, RunConfig
+from pronghorn.envs import own
 from pronghorn.envs.ale import AtariOptions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
@@ -38,7 +39,7 @@ from pronghorn.seeding import Domain, stream_seed
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
 from pronghorn.transport.shared import SharedWeights, weights_layout
-from pronghorn.types import EnvSpec, Trajectory, column_slots
+from pronghorn.types import EnvSpec, Trajectory, UserError, column_slots
 from pronghorn.vec.base import BatchedEnv, Timeouts
 from pronghorn.vec.engines import make_native, native_spec
 from pronghorn.vec.layout import look_at, make_vec
@@ -63,6 +64,27 @@ ALGORITHMS: dict[str, Callable[[RunConfig, Agent], Algorithm]] = {
     "a2c": _impala,
 }
 """By name of the algorithm; BatchPPO is PPO with other settings, A2C is IMPALA where nothing is corrected."""
+
+_BUILT_IN = tuple(ALGORITHMS)
+
+
+def register_algorithm(
+    name: str, options: type[PPOConfig] | type[ImpalaConfig], make: Callable[[RunConfig, Agent], Algorithm]
+) -> None:
+    """Adds an algorithm. ``options`` is a dataclass derived from that of PPO or of IMPALA, which have what the rest of
+    the system reads; ``make(config, agent)`` is called once for each learner, with ``config.loss`` of that class.
+
+    Raises:
+        UserError: ``name`` is one of ours or has a hyphen, or ``options`` is not so derived.
+    """
+    if name in _BUILT_IN or not name or "-" in name:
+        raise UserError(
+            f"an algorithm cannot be registered as {name!r}; use a name without '-' that is not one of ours"
+        )
+    if not issubclass(options, PPOConfig | ImpalaConfig):
+        raise UserError(f"the options of {name} must be derived from PPOConfig or ImpalaConfig")
+    LOSSES[name], ALGORITHMS[name] = options, make
+
 
 EVALUATION_UNROLL = 64
 """Rows of evaluation's columns: short, so that little is played beyond the last episode."""
@@ -98,7 +120,7 @@ def vec(
             config.env, config.env_args, count, config.seed, domain, groups, ready, first_index, watch, threads
         )
     return make_vec(
-        [env_factory(config.env, config.env_args)] * count,
+        [env_factory(config.env, config.env_args, config.imports)] * count,
         layout="pool" if config.vec.layout == "pool" else "serial",
         workers=min(config.vec.workers or 1, count),
         run_seed=config.seed,
@@ -125,7 +147,8 @@ def env_spec(config: RunConfig, watchdog: Watchdog | None = None) -> EnvSpec:
     """
     if config.vec.layout == "native":
         return native_spec(config.env, config.env_args, unwatched if watchdog is None else watchdog.watch)
-    return look_at(env_factory(config.env, config.env_args), None if watchdog is None else watchdog.note)
+    factory = env_factory(config.env, config.env_args, config.imports)
+    return look_at(factory, None if watchdog is None else watchdog.note)
 
 
 def env_options(config: RunConfig) -> list[str]:
@@ -142,10 +165,10 @@ def agent(config: RunConfig, spec: EnvSpec) -> Agent:
 
 def learner(config: RunConfig, spec: EnvSpec) -> Learner:
     """The learner with its own agent, on the device of the config."""
-    own = agent(config, spec)
+    learning = agent(config, spec)
     return Learner(
-        own,
-        ALGORITHMS[config.algorithm](config, own),
+        learning,
+        ALGORITHMS[config.algorithm](config, learning),
         config.optimiser,
         run_seed=config.seed,
         device=config.device,
@@ -216,11 +239,11 @@ def _actor_plans(
     per_env = columns // config.vec.num_envs
     for number, envs in enumerate(np.array_split(np.arange(config.vec.num_envs), config.actors or 1)):
         first, count = int(envs[0]), len(envs)
-        own = range(first * per_env, (first + count) * per_env)
+        filled = range(first * per_env, (first + count) * per_env)
         make = functools.partial(
-            remote_actor, config, number, first, count, own, columns, ring.fd, weights.layout, weights.fd, desk
+            remote_actor, config, number, first, count, filled, columns, ring.fd, weights.layout, weights.fd, desk
         )
-        yield ActorPlan(range(first, first + count), own, make)
+        yield ActorPlan(range(first, first + count), filled, make)
 
 
 def ring_columns(config: RunConfig) -> int:
@@ -234,7 +257,7 @@ def remote_actor(
     number: int,
     first: int,
     count: int,
-    own: range,
+    columns_here: range,
     columns: int,
     ring_fd: int,
     layout: dict[str, Any],
@@ -242,8 +265,9 @@ def remote_actor(
     desk_fds: DeskFds | None,
     report: Callable[[Incident | Failed], None],
 ) -> tuple[Actor, SharedWeights]:
-    """In the actor process ``number``: ``count`` envs from ``first`` on, with the columns ``own``, and the weights to
+    """In the actor process ``number``: ``count`` envs from ``first`` on, with ``columns_here``, and the weights to
     act with. With a desk, its actions are asked for there."""
+    own.read_parts(config.imports)
     supervisor = Supervisor(config.vec.env_errors, config.vec.env_restarts, report)
 
     def hung(env: int, phase: str, seconds: float) -> None:
@@ -257,7 +281,7 @@ def remote_actor(
     acting = agent(config, envs.spec)
     slots = _slots(acting, envs.spec, config.loss.unroll_length)
     storage = SharedColumns(slots, columns, ring_fd).storage
-    memory = RolloutMemory(slots, own, count, sort_by_env=True, storage=storage)
+    memory = RolloutMemory(slots, columns_here, count, sort_by_env=True, storage=storage)
     inference, choose = Inference(acting), None
     if desk_fds is not None:
         desk = Desk(desk_layout(acting, config.vec.num_envs, config.actors or 1), desk_fds)

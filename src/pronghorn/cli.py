@@ -23,7 +23,8 @@ from tyro.conf import FlagCreatePairsOff, Positional, Suppress, UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from pronghorn import config
-from pronghorn.config import AlgorithmName, RunConfig, nearest
+from pronghorn.config import RunConfig, nearest
+from pronghorn.envs import own
 from pronghorn.presets import resolve
 from pronghorn.types import UserError
 
@@ -35,7 +36,13 @@ Options = TypeVar("Options")
 FAMILIES = (
     ("classic control", "gymnasium", "pip install gymnasium", "CartPole-v1, Pendulum-v1, Acrobot-v1"),
     ("MuJoCo", "mujoco", "pip install mujoco", "HalfCheetah-v5, Hopper-v5, Walker2d-v5, Ant-v5, Humanoid-v5"),
-    ("Box2D", "Box2D", "pip install 'gymnasium[box2d]'", "LunarLander-v3, BipedalWalker-v3"),
+    ("Box2D", "Box2D", "pip install 'pronghorn[box2d]'", "LunarLander-v3, BipedalWalker-v3"),
+    (
+        "dm_control",
+        "dm_control",
+        "pip install 'pronghorn[dm-control]'",
+        "dm_control/cheetah-run, dm_control/walker-walk",
+    ),
 )
 """Families of envs: name, the module that must be there, how to get it, examples."""
 
@@ -46,6 +53,8 @@ class TrainOptions(RunConfig):
 
     env: Annotated[Positional[str], tyro.conf.arg(metavar="ENV")] = ""
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
+    imports: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="FILE")] = ()
+    """module or file (./mine.py) that registers own envs, networks or algorithms, read before anything is made"""
     env_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """keyword argument of the environment, the value in JSON or as it stands"""
@@ -57,8 +66,9 @@ class TrainOptions(RunConfig):
 class Choice:
     """What else decides which options ``train`` has."""
 
-    algorithm: AlgorithmName = "ppo"
+    algorithm: str = "ppo"
     preset: str = ""
+    imports: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import")] = ()
 
 
 @dataclass(frozen=True)
@@ -216,10 +226,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
     """(validated configuration with its run directory, quiet).
 
-    Parsed for the algorithm, which decides what the options are, for ENV, which is told from their values by knowing
-    them, and with the values of the preset for both as defaults. Help exits with 0.
+    Parsed for what is to be imported and for the algorithm, which decide what the options are, for ENV, which is told
+    from their values by knowing them, and with the values of the preset for both as defaults. Help exits with 0.
     """
     choice, _ = _parse(Choice, "train", arguments, Choice(), final=False)
+    own.read_parts(choice.imports)
     algorithm = choice.preset.partition("-")[0] or choice.algorithm
     loss = config.LOSSES.get(algorithm, config.PPOConfig)()
     wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(loss=loss), final=False)

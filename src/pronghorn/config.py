@@ -13,13 +13,14 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pronghorn.types import UserError
 
 Config = TypeVar("Config")
 
-AlgorithmName: TypeAlias = Literal["ppo", "batchppo", "impala", "a2c"]
+IMAGE_ENCODERS = ["nature", "shallow", "deep"]
+"""Names of the networks for images; ``networks.encoders`` has them, and adds those a user registers."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class NetworkConfig:
     """units of an LSTM or a GRU"""
     last_action_and_reward: bool = False
     """whether the core (without one: the streams) also sees the last action and the last reward, clipped to [-1, 1]"""
-    image_encoder: Literal["nature", "shallow", "deep"] = "nature"
-    """network of uint8 images, shared by both streams: Nature's (3 convolutions, 512 features), IMPALA's small one (2,
-    256), or IMPALA's deep residual one (15, 256)"""
+    image_encoder: str = "nature"
+    """network of uint8 images, shared by both streams: nature (3 convolutions, 512 features), shallow (IMPALA's small
+    one: 2, 256), deep (IMPALA's residual one: 15, 256), or one of your own"""
     normalise_observations: bool = True
     """by streaming mean and standard deviation (vectors only)"""
     normalise_images: bool = False
@@ -178,7 +179,7 @@ LOSSES: dict[str, type[PPOConfig] | type[ImpalaConfig]] = {
     "impala": ImpalaConfig,
     "a2c": ImpalaConfig,
 }
-"""The options of each algorithm."""
+"""The options of each algorithm; ``build.register_algorithm`` adds those of a user's own."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,10 @@ class RunConfig:
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     env_args: dict[str, Any] = field(default_factory=dict)
     """keyword arguments of the environment"""
-    algorithm: AlgorithmName = "ppo"
-    """how it learns"""
+    imports: tuple[str, ...] = ()
+    """modules or files (./mine.py) that register own envs, networks or algorithms, read before anything is made"""
+    algorithm: str = "ppo"
+    """how it learns: ppo, batchppo, impala, a2c, or one of your own"""
     runner: Literal["sync", "async"] = "sync"
     """who waits for whom: sync collects, learns, and repeats; async has actor processes that act meanwhile"""
     actors: int | None = None
@@ -319,6 +322,7 @@ def validate(config: RunConfig) -> None:
         entropy_cost=loss.entropy_cost,
     )
     _check_fraction(discount=loss.discount)
+    _check_known(algorithm=(config.algorithm, LOSSES), image_encoder=(network.image_encoder, IMAGE_ENCODERS))
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
     if config.runner == "async":
@@ -434,6 +438,12 @@ def _check_not_negative(**options: float) -> None:
     for name, value in options.items():
         if not value >= 0:
             raise UserError(f"{_flag(name)} must not be negative, not {value}")
+
+
+def _check_known(**options: tuple[str, Iterable[str]]) -> None:
+    for name, (value, known) in options.items():
+        if value not in known:
+            raise UserError(f"{_flag(name)} must be one of {', '.join(known)}, not {value!r}")
 
 
 def _check_fraction(**options: float) -> None:

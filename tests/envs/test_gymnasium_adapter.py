@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 from pronghorn import tree
 from pronghorn.envs.base import to_env_actions, unbatch
-from pronghorn.envs.gymnasium import GymnasiumEnv, env_factory, leaf_of_space, make
+from pronghorn.envs.gymnasium import GymnasiumEnv, env_factory, make
 from pronghorn.envs.probes import BanditEnv
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
 
@@ -191,13 +192,22 @@ def test_atari_without_ale(monkeypatch):
         make("ALE/Pong-v5", {})
 
 
-def test_missing_simulator(monkeypatch):
+@pytest.mark.parametrize(
+    ("env", "remedy"),
+    [
+        ("Hopper-v5", "pip install 'pronghorn[mujoco]'"),
+        ("LunarLander-v3", "pip install 'pronghorn[box2d]'"),
+        ("CartPole-v1", "it is not there, run pip install it"),
+    ],
+)
+def test_missing_simulator(env, remedy, monkeypatch):
     def needy(*_, **__):
-        raise gymnasium.error.DependencyNotInstalled("mujoco is\nnot installed, run pip install mujoco")
+        raise gymnasium.error.DependencyNotInstalled("it is\nnot there, run pip install it")
 
     monkeypatch.setattr(gymnasium, "make", needy)
-    with pytest.raises(UserError, match="Hopper-v5 cannot be made: mujoco is not installed, run"):
-        make("Hopper-v5", {})
+    with pytest.raises(UserError) as caught:
+        make(env, {})
+    assert str(caught.value) == f"{env} needs packages that are not installed: {remedy}"
 
 
 def test_gymnasiums_own_module_notation(tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from pronghorn import tree
-from pronghorn.envs.gymnasium import GymnasiumEnv, env_factory, leaf_of_space
+from pronghorn.envs.gymnasium import GymnasiumEnv, env_factory
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.envs.text import BUCKETS, WORDS, text_leaf, word_numbers
 from pronghorn.seeding import Domain
 from pronghorn.types import EnvSpec, UserError

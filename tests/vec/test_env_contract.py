@@ -10,11 +10,18 @@ from vec.env_contract import check_env_contract, play
 
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.seeding import Domain
+from pronghorn.types import UserError
 from pronghorn.vec.engines import make_native
 from pronghorn.vec.layout import make_vec
 
 ATARI = {"max_frames": 120}
-needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
+
+def needs(module):
+    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+
+
+needs_envpool = needs("envpool")
 
 
 def serial(env, **env_args):
@@ -39,6 +46,27 @@ def test_classic_control(env, rounds):
 @pytest.mark.parametrize(("env", "rounds"), [("HalfCheetah-v5", 1010), ("Hopper-v5", 200), ("Walker2d-v5", 200)])
 def test_mujoco(env, rounds):
     check_env_contract(serial(env), rounds, num_envs=2)
+
+
+@needs("Box2D")
+@pytest.mark.parametrize(("env", "rounds"), [("LunarLander-v3", 260), ("BipedalWalker-v3", 260)])
+def test_box2d(env, rounds):
+    check_env_contract(serial(env), rounds, num_envs=2)
+
+
+@needs("dm_control")
+@pytest.mark.parametrize(
+    ("task", "seconds", "rounds"), [("cartpole-balance", 0.5, 60), ("humanoid-walk", 0.5, 30), ("lqr-lqr_2_1", 0.3, 25)]
+)
+def test_dm_control(task, seconds, rounds):
+    check_env_contract(serial(f"dm_control/{task}", time_limit=seconds), rounds, num_envs=2)
+
+
+@needs("vizdoom")
+@pytest.mark.parametrize("env", ["VizdoomBasic-v1", "VizdoomDeathmatch-MultiBinary-v1"])
+def test_vizdoom(env, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the game leaves an empty folder
+    check_env_contract(serial(env, episode_timeout=100), 40, num_envs=2)
 
 
 def test_cart_poles_own_vector_env():
@@ -92,3 +120,31 @@ def test_atari_by_its_own_vector_env(options, num_envs):
 )
 def test_envpool(task, rounds, env_args, options):
     check_env_contract(native(f"envpool/{task}", **options, **env_args), rounds, fair="ready" not in options)
+
+
+@needs_envpool
+@pytest.mark.parametrize(
+    ("task", "rounds", "env_args"),
+    [
+        ("CartPole-v1", 120, {}),
+        ("LunarLander-v3", 250, {}),
+        ("CoinrunEasy-v0", 60, {"max_episode_steps": 25}),
+    ],
+    ids=["classic control", "Box2D", "Procgen"],
+)
+def test_envpools_other_families(task, rounds, env_args):
+    try:
+        pytest.importorskip("envpool").make_spec(task)
+    except ImportError as error:  # EnvPool's Procgen needs libraries of the system
+        pytest.skip(str(error))
+    check_env_contract(native(f"envpool/{task}", **env_args), rounds)
+
+
+@needs_envpool
+def test_what_envpool_lacks_is_told_in_one_line(monkeypatch):
+    def needy(*_, **__):
+        raise ImportError("Procgen requires\nQt, install it")
+
+    monkeypatch.setattr("envpool.make_spec", needy)
+    with pytest.raises(UserError, match="CoinrunEasy-v0 cannot be made: Procgen requires Qt, install it"):
+        native("envpool/CoinrunEasy-v0")(1, 0)

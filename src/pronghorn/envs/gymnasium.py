@@ -3,52 +3,98 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
-import heapq
 import importlib
-import importlib.util
 import inspect
 import re
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from pronghorn.envs import own
 from pronghorn.envs.ale import AtariEnv
 from pronghorn.envs.base import Env, EnvFactory
-from pronghorn.envs.text import text_leaf
+from pronghorn.envs.dm_control import DmControlEnv
+from pronghorn.envs.dmlab import LabEnv
+from pronghorn.envs.spaces import leaf_of_space
+from pronghorn.envs.vizdoom import VizdoomEnv
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, Leaf, UserError
+from pronghorn.types import EnvSpec, UserError
 
 WRONG_ARGUMENTS = re.compile(r"(unexpected keyword argument|missing \d+ required|takes no arguments).*")
 
+EXTRAS = ("box2d", "mujoco")
+"""Gymnasium's own families that need more packages, which our extras of the same name bring."""
 
-def env_factory(env: str, env_args: dict[str, Any]) -> EnvFactory:
+FAMILIES: dict[str, Callable[..., Any]] = {
+    "ALE/": lambda env, **env_args: AtariEnv(env, env_args),
+    "dm_control/": DmControlEnv,
+    "dmlab/": LabEnv,
+    "Vizdoom": VizdoomEnv,
+}
+"""What makes an env whose name begins so, from the name and the arguments: an ``Env``, or what ``GymnasiumEnv`` takes.
+"""
+
+
+_BUILT_IN = (*FAMILIES, "envpool/")
+
+
+def register_envs(prefix: str, make_one: Callable[..., Any]) -> None:
+    """Adds a family of envs: a name that begins with ``prefix`` is made by ``make_one(name, **env_args)``, which
+    returns what ``FAMILIES`` says. A prefix of one's own that was registered before is replaced.
+
+    Raises:
+        UserError: ``prefix`` would hide one of ours, or looks like ``module:Class``.
+    """
+    if not prefix or ":" in prefix or any(prefix.startswith(ours) or ours.startswith(prefix) for ours in _BUILT_IN):
+        raise UserError(
+            f"envs cannot be registered as {prefix!r}; use a prefix without a colon that is not one of ours "
+            f"({', '.join(_BUILT_IN)})"
+        )
+    FAMILIES[prefix] = make_one
+
+
+def env_factory(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> EnvFactory:
     """A picklable function that makes ``env`` anew; see ``make``."""
-    return functools.partial(make, env, env_args)
+    return functools.partial(make, env, env_args, imports)
 
 
-def make(env: str, env_args: dict[str, Any]) -> Env:
-    """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class`` or ``./file.py:Class``.
+def make(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> Env:
+    """Makes an env by Gymnasium id (``HalfCheetah-v5``), ``package.module:Class``, ``./file.py:Class``, or the name
+    that one of ``FAMILIES`` has for it.
 
-    A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``.
+    A class has the interface of ``gymnasium.Env`` (inheriting or not), or that of our own ``Env``. Of the files that
+    register a user's own parts, ``imports``, no more are read than it takes to know the env: those with networks need
+    not be loaded where only envs live.
 
     Raises:
         UserError: there is no such env, it is not an env, or it does not take ``env_args``.
     """
-    if env.startswith("ALE/"):
-        return AtariEnv(env, env_args)
-    target = own_target(env) if ":" in env else None
+    for place in imports:
+        if _is_known(env):
+            break
+        own.read_part(place)
+    target = _family(env) or (own_target(env) if ":" in env else None)
     if env.startswith("envpool/") or makes_vectors(target):
         raise UserError(f"{env} steps many environments at once; use --layout native")
     simulator = construct(env, target, env_args) if target is not None else _make_registered(env, env_args)
     if isinstance(getattr(simulator, "spec", None), EnvSpec):
         return simulator  # type: ignore[no-any-return]
     return GymnasiumEnv(env, simulator)
+
+
+def _family(env: str) -> Callable[..., Any] | None:
+    found = (make_one for prefix, make_one in FAMILIES.items() if env.startswith(prefix))
+    return next((functools.partial(make_one, env) for make_one in found), None)
+
+
+def _is_known(env: str) -> bool:
+    if ":" in env or _family(env) is not None:
+        return True
+    import gymnasium
+
+    return env in gymnasium.registry
 
 
 def makes_vectors(target: Callable[..., Any] | None) -> bool:
@@ -111,45 +157,6 @@ def _takes(function: Callable[..., Any], argument: str) -> bool:
     return any(parameter.name == argument or parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def leaf_of_space(space: Any, path: str) -> Tree:
-    """The tree of ``Leaf`` that describes a gymnasium space.
-
-    Raises:
-        UserError: a part of it is of an unsupported kind; ``path`` and the keys below it say which.
-    """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return {key: leaf_of_space(part, f"{path}/{key}") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(leaf_of_space(part, f"{path}/{index}") for index, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Box):
-        low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
-        return Leaf("box", tuple(space.shape), np.dtype(space.dtype), low=low, high=high)
-    if isinstance(space, spaces.Discrete):
-        return Leaf("discrete", (), np.dtype(space.dtype), categories=(int(space.n),), start=_start(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        categories = tuple(int(n) for n in np.ravel(space.nvec))
-        start = _start(getattr(space, "start", 0))
-        return Leaf(
-            "multi_discrete", tuple(space.nvec.shape), np.dtype(space.dtype), categories=categories, start=start
-        )
-    if isinstance(space, spaces.MultiBinary):
-        shape = tuple(int(n) for n in space.shape)
-        return Leaf("multi_binary", shape, np.dtype(space.dtype), categories=(2,) * int(np.prod(shape)))
-    if isinstance(space, spaces.Text):
-        return text_leaf()
-    raise UserError(
-        f"{path} is {type(space).__module__}.{type(space).__qualname__}, which is not supported; "
-        "use gymnasium's Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
-    )
-
-
-def _start(start: Any) -> Any:
-    array = np.asarray(start, np.int64)
-    return array if np.any(array) else None
-
-
 def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
     import gymnasium
 
@@ -160,11 +167,13 @@ def _make_registered(env: str, env_args: dict[str, Any]) -> Any:
         # The checker's work is done by EpisodeEnv, at a fraction of its cost.
         return construct(env, functools.partial(gymnasium.make, env, disable_env_checker=True), env_args)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+        family = str(known.entry_point if known is not None else "").removeprefix("gymnasium.envs.").partition(".")[0]
+        remedy = f"pip install 'pronghorn[{family}]'" if family in EXTRAS else own.line(error)
+        raise UserError(f"{env} needs packages that are not installed: {remedy}") from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        raise UserError(f"there is no environment {env!r}{_nearest(env, gymnasium.registry)}") from error
+        raise UserError(f"there is no environment {env!r}{own.similar(env, gymnasium.registry)}") from error
     except gymnasium.error.Error as error:
-        raise UserError(f"{env} cannot be made: {_line(error)}") from error
+        raise UserError(f"{env} cannot be made: {own.line(error)}") from error
 
 
 def _hear_mujoco() -> None:
@@ -183,7 +192,7 @@ def own_target(env: str) -> Callable[..., Any]:
         UserError: it cannot be imported, is not there, or cannot be called.
     """
     place, _, name = env.rpartition(":")
-    module = _import_file(env, Path(place)) if place.endswith(".py") else _import_module(env, place)
+    module = own.import_file(env, Path(place)) if place.endswith(".py") else own.import_module(env, place)
     target = getattr(module, name, None)
     if target is None:
         with contextlib.suppress(ImportError):
@@ -191,7 +200,7 @@ def own_target(env: str) -> Callable[..., Any]:
 
             if name in gymnasium.registry:  # gymnasium's own notation: importing the module registers the id
                 return lambda **env_args: _make_registered(name, env_args)
-        raise UserError(f"{place} has no {name!r}{_nearest(name, vars(module))}")
+        raise UserError(f"{place} has no {name!r}{own.similar(name, vars(module))}")
     if not callable(target):
         raise UserError(f"{env} is not a class or function but {type(target).__name__}")
     return target  # type: ignore[no-any-return]
@@ -202,47 +211,7 @@ def construct(env: str, target: Callable[..., Any], env_args: dict[str, Any]) ->
     try:
         return target(**env_args)
     except TypeError as error:
-        found = WRONG_ARGUMENTS.search(_line(error).partition(" was raised from")[0])
+        found = WRONG_ARGUMENTS.search(own.line(error).partition(" was raised from")[0])
         if found is None:
             raise
         raise UserError(f"{env} cannot be made with these --env-arg: {found.group()}") from error
-
-
-def _import_module(env: str, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"{env}: cannot import {name}: {_line(error)}") from error
-    except ValueError as error:
-        raise UserError(
-            f"{env}: {name!r} is not a module's name; write package.module:Class or ./file.py:Class"
-        ) from error
-
-
-def _import_file(env: str, path: Path) -> Any:
-    if not path.is_file():
-        raise UserError(f"{env}: there is no file {path}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # its neighbours are importable, as if it had been run as a script
-    module_spec = importlib.util.spec_from_file_location(f"pronghorn_user_{path.stem}", path)
-    assert module_spec is not None and module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # dataclasses and the like look their module up
-    try:
-        module_spec.loader.exec_module(module)
-    except ImportError as error:
-        raise UserError(f"{env}: cannot import {path}: {_line(error)}") from error
-    except SyntaxError as error:
-        raise UserError(f"{env}: {path}, line {error.lineno}: {error.msg}") from error
-    return module
-
-
-def _nearest(name: str, known: Any) -> str:
-    scored = ((difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other) for other in known)
-    best = heapq.nlargest(1, scored)  # of equally near versions the newest
-    return f"; did you mean {best[0][1]}?" if best and best[0][0] > 0.6 else ""
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pronghorn import tree
-from pronghorn.config import NetworkConfig
+from pronghorn.config import IMAGE_ENCODERS, NetworkConfig
 from pronghorn.networks.conv import CNNS, ConvNet
 from pronghorn.networks.resnet import ResNet
 from pronghorn.networks.text import TextEncoder
@@ -21,6 +22,31 @@ from pronghorn.types import ACTION_MASK, Leaf, Trajectory, UserError
 
 GREY_LEVEL = 1.0
 """Added to the variance of a pixel, in bytes squared: one that hardly ever changes is not blown up."""
+
+Shape: TypeAlias = tuple[int, int, int]
+"""Channels, height, width."""
+
+OwnNetwork: TypeAlias = Callable[[Shape, torch.Generator, Normaliser | None], nn.Module]
+
+_BUILT_IN = tuple(IMAGE_ENCODERS)
+_OWN: dict[str, OwnNetwork] = {}
+
+
+def register_image_encoder(name: str, make: OwnNetwork) -> None:
+    """Adds a network for images: ``make(shape, generator, normaliser)`` is a module that turns images [..., channels,
+    height, width] uint8 into features [..., size] float32.
+
+    It has the attributes ``size`` and ``normaliser`` (as given: None unless pixels are to be normalised; see
+    ``conv.floats``) and draws its initial weights from ``generator`` alone.
+
+    Raises:
+        UserError: ``name`` is one of ours.
+    """
+    if not name or name in _BUILT_IN:
+        raise UserError(f"an image encoder cannot be registered as {name!r}; use a name that is not one of ours")
+    if name not in IMAGE_ENCODERS:
+        IMAGE_ENCODERS.append(name)
+    _OWN[name] = make
 
 
 def without_mask(observation: Tree) -> Tree:
@@ -52,7 +78,7 @@ class Encoder(nn.Module):
         self._discrete = [(index, leaf) for index, (_, leaf) in leaves if leaf.kind not in ("box", "text")]
         self._texts = [index for index, (_, leaf) in leaves if leaf.kind == "text"]
         self._images: list[tuple[int, ImageLayout]] = []
-        networks: list[ConvNet | ResNet] = []
+        networks: list[Any] = []
         for index, (path, leaf) in leaves:
             if is_image(leaf):
                 name = f"observation/{path}".rstrip("/")
@@ -208,12 +234,14 @@ def _flat(leaf: Leaf, value: Tensor) -> Tensor:
 
 
 def _image_network(
-    shape: tuple[int, int, int], config: NetworkConfig, generator: torch.Generator, name: str
-) -> ConvNet | ResNet:
+    shape: Shape, config: NetworkConfig, generator: torch.Generator, name: str
+) -> ConvNet | ResNet | nn.Module:
     normaliser = None
     if config.normalise_images:
         channels, height, width = shape
         normaliser = Normaliser((height, width, channels), config.observation_clip, least=GREY_LEVEL)
+    if make := _OWN.get(config.image_encoder):
+        return make(shape, generator, normaliser)
     if config.image_encoder == "deep":
         return ResNet(shape, init=config.init, generator=generator, normaliser=normaliser)
     layers = CNNS[config.image_encoder]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import typing
 from typing import Any
 
 from pronghorn.config import LOSSES, RunConfig, nearest, override
@@ -15,12 +14,15 @@ _FAMILIES = {"classic": classic.ENVS, "mujoco": mujoco.ENVS}
 
 def presets() -> dict[str, dict[str, Any]]:
     """All presets: overrides of the defaults, by name. A name is ALGORITHM-TASK or ALGORITHM-FAMILY."""
-    return generic.presets() | classic.presets() | mujoco.presets() | atari.presets()
+    own: dict[str, dict[str, Any]] = {
+        f"{algorithm}-generic": {} for algorithm in LOSSES
+    }  # of a user's algorithm; others are replaced by ours
+    return own | generic.presets() | classic.presets() | mujoco.presets() | atari.presets()
 
 
 def algorithms() -> list[str]:
     """Names of the algorithms."""
-    return list(typing.get_args(typing.get_type_hints(RunConfig)["algorithm"]))
+    return list(LOSSES)
 
 
 def resolve(env: str, algorithm: str = "", preset: str = "") -> tuple[str, RunConfig]:
@@ -47,5 +49,5 @@ def resolve(env: str, algorithm: str = "", preset: str = "") -> tuple[str, RunCo
             preset = general if general in known else f"{algorithm}-generic"
     elif preset.partition("-")[0] != algorithm:
         raise UserError(f"preset {preset} belongs to {preset.partition('-')[0]}, not to --algorithm {algorithm}")
-    base = RunConfig(env=env, algorithm=typing.cast(Any, algorithm), preset=preset, loss=LOSSES[algorithm]())
+    base = RunConfig(env=env, algorithm=algorithm, preset=preset, loss=LOSSES[algorithm]())
     return preset, override(base, **known[preset])

@@ -13,7 +13,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.config import nearest
 from pronghorn.envs.ale import AtariOptions
-from pronghorn.envs.gymnasium import leaf_of_space
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.tree import Tree
 from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, UserError
 from pronghorn.vec.native import Answer
@@ -175,7 +175,15 @@ def _spec(env: str, made: Any, limit: int | None, atari: AtariOptions | None) ->
     action = leaf_of_space(made.gymnasium_action_space, f"action space of {env}")
     if atari is not None:
         return atari.spec(env, action.categories[0], seedable=False)
+    observation = tree.map(_with_real_bounds, observation)
     return EnvSpec(env, observation, action, max_episode_steps=limit, seedable=False)
+
+
+def _with_real_bounds(leaf: Leaf) -> Leaf:
+    """Some tasks mean "no lower bound" and say the least positive number, which is what C++ calls a float's minimum."""
+    if leaf.low is None:
+        return leaf
+    return dataclasses.replace(leaf, low=np.where(leaf.low == np.finfo(np.float32).tiny, -np.inf, leaf.low))
 
 
 def _some_action(leaf: Leaf) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pronghorn import tree
 from pronghorn.envs.base import ContractError
-from pronghorn.envs.gymnasium import leaf_of_space
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.envs.wrappers import leaf_names, words_of, wrong_answer
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, IntArray, Leaf, UserError
