@@ -119,7 +119,9 @@ class DoctorOptions:
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """keyword argument of the environment, the value in JSON or as it stands"""
-    algorithm: AlgorithmName = "ppo"
+    imports: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="FILE")] = ()
+    """module or file (./mine.py) that registers own envs or networks"""
+    algorithm: str = "ppo"
     """the preset of which says with how many environments the layout is chosen"""
     seconds: float = 10.0
     """for which it is played"""
@@ -185,9 +187,10 @@ def doctor(arguments: list[str]) -> int:
     options = parse(DoctorOptions, "doctor", arguments)
     if options.seconds <= 0:
         raise UserError(f"--seconds must be positive, not {options.seconds:g}")
+    own.read_parts(options.imports)
     _, chosen = resolve.resolve(options.env, options.algorithm)
     given = chosen.env_args | env_args(options.env_arg)
-    chosen = config.override(chosen, env_timeout=options.env_timeout, env_args=given)
+    chosen = config.override(chosen, env_timeout=options.env_timeout, env_args=given, imports=options.imports)
     config.validate(chosen)
     from pronghorn.tools import doctor as tool
 

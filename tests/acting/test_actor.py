@@ -408,3 +408,17 @@ def test_the_action_log_keeps_what_fits_and_says_when_it_did_not():
         assert other.complete == (row < 200)
     other.clear(everyone)
     assert other.complete
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_the_end_of_an_episode_may_allow_nothing(algorithm):
+    made = rig.config("tools.ailing:NothingLegalAtTheEnd", algorithm, unroll_length=30)
+    with rig.parts(made) as (actor, learner):
+        for _ in range(3):
+            batch = actor.collect()
+            learner.update(batch, 0.0)
+            rig.hand_over(learner, actor)
+        over = batch.truncated | batch.terminated
+        masks = batch.observation["action_mask"]
+        assert over.any() and masks[1:][over].all() and (masks[:-1][batch.valid] == [1, 0]).all()
+    assert all(torch.isfinite(value).all() for value in learner.weights().values())

@@ -91,6 +91,7 @@ def test_a_fault_is_named_and_nothing_else(name: str, verdicts: dict[str, str], 
         ("rig:MixedEnv", {}),
         ("tools.ailing:Sound", {}),
         ("tools.ailing:Masked", {}),
+        ("tools.ailing:NothingLegalAtTheEnd", {}),
         ("tools.ailing:Mixed", {}),
     ],
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -210,6 +210,8 @@ class Actor:
     def _receive(self) -> None:
         with self._timers("env"):
             step = self.vec.recv()
+        if self.inference.agent.masked and step.over.any():
+            step = _with_open_masks(step)
         self._record(step)
 
     def _record(self, step: Step) -> None:
@@ -472,12 +474,19 @@ def _rows(values: Tree, index: slice | NDArray[Any]) -> Tree:
 
 
 def _select(step: Step, index: BoolArray) -> Step:
-    return Step(**{item.name: _rows(getattr(step, item.name), index) for item in fields(step)})
+    return Step(**{item.name: _rows(getattr(step, item.name), index) for item in dataclasses.fields(step)})
 
 
 def _assign(target: Tree, index: slice | IntArray, values: Tree) -> None:
     for array, value in zip(tree.leaves(target), tree.leaves(values), strict=True):
         array[index] = value
+
+
+def _with_open_masks(step: Step) -> Step:
+    """The final observation of an episode may allow nothing. The action it is answered by is ignored: so all do."""
+    mask = np.array(step.observation[ACTION_MASK])
+    mask[step.over] = 1
+    return dataclasses.replace(step, observation={**step.observation, ACTION_MASK: mask})
 
 
 def _check_masks(mask: NDArray[Any], envs: IntArray) -> None:

@@ -93,7 +93,8 @@ def diagnose(config: RunConfig, seconds: float = 10.0) -> Diagnosis:
     with closing(SharedArrays(notes_layout())) as shared:
         child = launch("pronghorn.tools.examine", fds=(shared.fd,))
         try:
-            child.send(Order(config.env, config.env_args, seconds, config.vec.num_envs, config.vec.groups, shared.fd))
+            sizes = config.vec.num_envs, config.vec.groups
+            child.send(Order(config.env, config.env_args, seconds, *sizes, shared.fd, imports=config.imports))
             _hear(child, shared, limits, config, found)
         finally:
             child.end(0.0)

@@ -110,6 +110,7 @@ class Order:
     groups: int
     notes_fd: int
     steps: int = STEPS
+    imports: tuple[str, ...] = ()
 
 
 def notes_layout() -> dict[str, ArraySpec]:
@@ -285,7 +286,7 @@ def _play(patient: Patient, play: Play, deadline: float, most_steps: int) -> Non
         over = False
         while True:
             eye.look(observation)
-            if play.masked:
+            if play.masked and not over:  # what follows the end is ignored
                 _look_at_mask(observation, play)
             if over or play.steps == most_steps or time.perf_counter() > deadline:
                 break
@@ -310,7 +311,7 @@ def _look_at_mask(observation: Tree, play: Play) -> None:
     if mask is None:
         return
     if not mask.any():
-        text, remedy = f"{ACTION_MASK!r} allows no action", "allow one always, also when the episode is over"
+        text, remedy = f"{ACTION_MASK!r} allows no action", "allow one always, until the episode is over"
         play.blame(Finding("mask", "hurts", text, remedy))
     elif not np.isin(mask, (0, 1)).all():
         play.blame(Finding("mask", "warning", f"{ACTION_MASK!r} has other values than 0 and 1", "1 is legal, 0 is not"))
@@ -502,14 +503,15 @@ def check_determinism(patient: Patient, factory: EnvFactory, notes: Notes) -> Fi
     return Finding("determinism", "ok", f"seed and actions decide all of {len(rows) - 1} steps")
 
 
-def check_rendering(patient: Patient, env: str, env_args: dict[str, Any], notes: Notes) -> Finding:
+def check_rendering(patient: Patient, order: Order, notes: Notes) -> Finding:
     """Whether pictures can be had; training needs none."""
     simulator = patient.env.simulator if isinstance(patient.env, GymnasiumEnv) else None
     if RENDER_MODE not in ((getattr(simulator, "metadata", None) or {}).get("render_modes") or ()):
         return Finding("rendering", "ok", f"the env has no render mode {RENDER_MODE!r}: no videos")
     remedy = "training needs no pictures; videos do"
     try:
-        drawing = Patient(lambda: make(env, {**env_args, "render_mode": RENDER_MODE}), notes)
+        env_args = {**order.env_args, "render_mode": RENDER_MODE}
+        drawing = Patient(lambda: make(order.env, env_args, order.imports), notes)
         try:
             drawing.reset(0)
             notes(0, STEP)
@@ -531,7 +533,7 @@ def examine(order: Order, notes: Notes) -> Iterator[Any]:
     """
 
     def factory() -> Env:
-        return make(order.env, order.env_args)
+        return make(order.env, order.env_args, order.imports)
 
     start = time.perf_counter()
     patient = Patient(factory, notes)
@@ -556,7 +558,7 @@ def examine(order: Order, notes: Notes) -> Iterator[Any]:
         yield Begun("layout")
         yield _chosen(order, factory, notes)
     yield Begun("rendering")
-    yield check_rendering(patient, order.env, order.env_args, notes)
+    yield check_rendering(patient, order, notes)
     patient.close()
 
 
