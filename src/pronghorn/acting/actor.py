@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pronghorn import tree
 from pronghorn.acting.inference import Chooser, Inference, Place
 from pronghorn.memory.rollout import RolloutMemory
-from pronghorn.networks.encoders import Inputs
+from pronghorn.networks.encoders import Inputs, without_mask
 from pronghorn.seeding import Domain, generator
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.tree import Tree
@@ -343,13 +343,14 @@ class Actor:
         """Whether every env stands again where its saved observation was seen."""
         if not self.vec.spec.seedable or not self._history.complete:
             return False
-        expected = tree.map(np.copy, self._observation)
+        # Without the mask: at an end we have opened it. What was carried is loaded once more afterwards.
+        expected = tree.map(np.copy, without_mask(self._observation))
         try:
             self.vec.reset(self._episode.copy(), histories)
             self._await_firsts()
         except EnvError:
             return False
-        pairs = zip(tree.leaves(expected), tree.leaves(self._observation), strict=True)
+        pairs = zip(tree.leaves(expected), tree.leaves(without_mask(self._observation)), strict=True)
         return all(np.array_equal(wanted, found) for wanted, found in pairs)
 
     def _load_carry(self, arrays: Mapping[str, NDArray[Any]]) -> None:
