@@ -34,6 +34,6 @@ def flat_gradient(agent: Agent, algorithm: Impala, batch: Trajectory) -> Tensor:
         batch.valid,
         batch.core_state,
     )
-    numbers = {name: torch.tensor(value) for name, value in algorithm.hyperparameters({}).items()}
+    numbers = {name: torch.tensor(value) for name, value in algorithm.hyperparameters({}, 0.0).items()}
     loss, _ = algorithm.loss(looked_up(acted), rows, targets, numbers)
     return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, list(agent.parameters()))])
