@@ -4,6 +4,21 @@ import pytest
 
 import pronghorn
 
+BANDIT = {
+    "layers": (),
+    "num_envs": 8,
+    "unroll_length": 32,
+    "epochs": 4,
+    "learning_rate": 1e-2,
+    "discount": 0.5,
+    "entropy_cost": 0.01,
+    "reward_scaling": "none",
+    "layout": "serial",
+    "threads": 1,
+    "compile": False,
+}
+"""Options for envs in which every step is a question of its own."""
+
 
 def returns(env, seeds, tmp_path, episodes=20, **options):
     found = []
@@ -50,20 +65,7 @@ def test_what_only_an_image_tells_is_learnt(image_encoder, channels, tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("told", [True, False])
 def test_an_instruction_is_read(told, tmp_path):
-    options = {
-        "env_args": {"told": told},
-        "layers": (),
-        "num_envs": 8,
-        "unroll_length": 32,
-        "epochs": 4,
-        "learning_rate": 1e-2,
-        "discount": 0.5,
-        "entropy_cost": 0.01,
-        "reward_scaling": "none",
-        "layout": "serial",
-        "threads": 1,
-        "compile": False,
-    }
+    options = {**BANDIT, "env_args": {"told": told}}
     env = "pronghorn.envs.probes:InstructionEnv"
     (found,) = returns(env, [0], tmp_path, episodes=200, steps=6000, **options)
     assert found > 0.95 * 4 if told else 0.45 * 4 < found < 0.55 * 4
@@ -114,19 +116,6 @@ def test_five_seeds(env, steps, standard, failures, tmp_path):
     ids=["mixed actions", "from -1", "one of 700 legal"],
 )
 def test_every_part_of_a_space_counts(env, env_args, steps, standard, tmp_path):
-    options = {
-        "env_args": env_args,
-        "layers": (),
-        "num_envs": 8,
-        "unroll_length": 32,
-        "epochs": 4,
-        "learning_rate": 1e-2,
-        "discount": 0.5,
-        "entropy_cost": 0.01,
-        "reward_scaling": "none",
-        "layout": "serial",
-        "threads": 1,
-        "compile": False,
-    }
+    options = {**BANDIT, "env_args": env_args}
     (found,) = returns(env, [0], tmp_path, episodes=50, steps=steps, **options)
     assert found >= standard * 4

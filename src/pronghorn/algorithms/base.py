@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -85,3 +85,13 @@ class Algorithm(Protocol):
 
     def reward_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> Any:
         """Raw numbers [T, B] whose standard deviation becomes the reward scale, or None."""
+
+
+def scaling_numbers(
+    scaling: Literal["returns", "rewards", "none"], batch: Trajectory, targets: Targets, reward_scale: Tensor
+) -> Tensor | None:
+    """What rewards are scaled by: [T, B] unscaled value targets, or single rewards, or None."""
+    if scaling == "returns":
+        return targets.vs * reward_scale
+    rewards: Tensor = batch.reward
+    return rewards if scaling == "rewards" else None

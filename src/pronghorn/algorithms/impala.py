@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk
+from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk, scaling_numbers
 from pronghorn.config import ImpalaConfig
 from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.ops.distributions import ActionDistribution
@@ -97,10 +97,8 @@ class Impala:
         return state
 
     def reward_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> Tensor | None:
-        """Unscaled value targets, or single rewards."""
-        if self.config.reward_scaling == "returns":
-            return targets.vs * reward_scale
-        return batch.reward if self.config.reward_scaling == "rewards" else None
+        """See ``scaling_numbers``."""
+        return scaling_numbers(self.config.reward_scaling, batch, targets, reward_scale)
 
     def _clipped(self, rewards: Tensor) -> Tensor:
         if self.config.reward_clip == "unit":

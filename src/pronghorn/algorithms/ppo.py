@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk
+from pronghorn.algorithms.base import BoundAgent, Hyperparameters, Rows, Targets, Walk, scaling_numbers
 from pronghorn.config import PPOConfig
 from pronghorn.learning.schedules import SCHEDULES
 from pronghorn.ops.distributions import ActionDistribution
@@ -136,7 +136,5 @@ class PPO:
         return {"kl_penalty": beta}
 
     def reward_statistics(self, batch: Trajectory, targets: Targets, reward_scale: Tensor) -> Tensor | None:
-        """Unscaled value targets, or single rewards."""
-        if self.config.reward_scaling == "returns":
-            return targets.vs * reward_scale
-        return batch.reward if self.config.reward_scaling == "rewards" else None
+        """See ``scaling_numbers``."""
+        return scaling_numbers(self.config.reward_scaling, batch, targets, reward_scale)

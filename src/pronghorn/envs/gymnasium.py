@@ -85,8 +85,8 @@ def make(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> Env
 
 
 def _family(env: str) -> Callable[..., Any] | None:
-    found = (make_one for prefix, make_one in FAMILIES.items() if env.startswith(prefix))
-    return next((functools.partial(make_one, env) for make_one in found), None)
+    makers = (functools.partial(make_one, env) for prefix, make_one in FAMILIES.items() if env.startswith(prefix))
+    return next(makers, None)
 
 
 def _is_known(env: str) -> bool:

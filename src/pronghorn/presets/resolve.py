@@ -14,9 +14,8 @@ _FAMILIES = {"classic": classic.ENVS, "mujoco": mujoco.ENVS}
 
 def presets() -> dict[str, dict[str, Any]]:
     """All presets: overrides of the defaults, by name. A name is ALGORITHM-TASK or ALGORITHM-FAMILY."""
-    own: dict[str, dict[str, Any]] = {
-        f"{algorithm}-generic": {} for algorithm in LOSSES
-    }  # of a user's algorithm; others are replaced by ours
+    # Of a user's own algorithms; for the others they are replaced by ours.
+    own: dict[str, dict[str, Any]] = {f"{algorithm}-generic": {} for algorithm in LOSSES}
     return own | generic.presets() | classic.presets() | mujoco.presets() | atari.presets()
 
 
