@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -39,7 +40,7 @@ def config(path, env="CountingEnv", **options):
     return rig.config(env, run=str(path), **{**small, **options})
 
 
-@pytest.mark.parametrize("options", [{}, EPISODES], ids=["unrolls", "episodes"])
+@pytest.mark.parametrize("options", [{}, EPISODES, {"frame_stack": 3}], ids=["unrolls", "episodes", "stacks"])
 def test_interrupted_by_a_signal_and_resumed(tmp_path, options, capfd):
     marker = tmp_path / "marker"
     options = {**options, "env_args": {"marker": str(marker), "at": 25, "lengths": list(rig.LENGTHS)}}
@@ -286,6 +287,27 @@ def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
     for text in ("not left", "", "left"):
         assert policy.act({"instruction": text}) in (0, 1)
         assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]
+
+
+def test_a_loaded_policy_stacks_what_it_is_shown(tmp_path):
+    api.train(config(tmp_path / "run", frame_stack=3, steps=60), quiet=True)
+    policy = pronghorn.load(tmp_path / "run")
+    seen, step = [], policy._inference.agent.step
+    policy._inference.agent.step = lambda observation, *rest: (
+        seen.append(observation.tolist()) or step(observation, *rest)
+    )
+    for episode in (4, 5):
+        policy.reset()
+        for count in range(4):
+            policy.act([episode, count, 0])
+    assert all(shown[0][::3] == [4 + number // 4] * 3 for number, shown in enumerate(seen))
+    assert [shown[0][1::3] for shown in seen] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]] * 2
+
+
+def test_an_engine_that_is_chosen_by_rule_must_be_able_to_do_what_is_asked(tmp_path):
+    made = dataclasses.replace(config(tmp_path / "run", layout="auto", frame_stack=2), env="ALE/Pong-v5")
+    with pytest.raises(UserError, match="--frame-stack 2 is for envs that are stepped one by one"):
+        api.train(made, quiet=True)
 
 
 def test_training_from_python(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, override, to_json, validate
 from pronghorn.envs import own
 from pronghorn.envs.base import to_env_actions
-from pronghorn.envs.gymnasium import env_factory
+from pronghorn.envs.stack import Stack
 from pronghorn.envs.text import word_numbers
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import Inputs, sees_images, sees_texts
@@ -156,6 +156,10 @@ class Policy:
         self.config = load_config(run)
         loaded = checkpoint.load_latest(run)
         self.spec = build.env_spec(self.config)
+        self._stack: Stack | None = None
+        if self.config.frame_stack > 1:  # whoever calls has single observations
+            single = build.env_spec(dataclasses.replace(self.config, frame_stack=1))
+            self._stack = Stack(single.observation, self.config.frame_stack)
         _check_spec(loaded, self.spec)
         self._inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
         self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
@@ -177,6 +181,8 @@ class Policy:
         def one(leaf: Leaf, value: Any) -> Any:
             return np.array([word_numbers(value) if leaf.kind == "text" else value], leaf.dtype)
 
+        if self._stack is not None:
+            observation = self._stack(observation, self._first)
         batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
         noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
         if self._inference.agent.last_step is not None:
@@ -387,6 +393,7 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
         reasons.append(f"native: {engine} steps these environments")
         vec = dataclasses.replace(vec, layout="native")
     config = dataclasses.replace(config, vec=vec)
+    validate(config)  # an engine cannot do everything
     spec = build.env_spec(config, watchdog)
     build.agent(config, spec)  # before anything else starts: can one be made?
     images = sees_images(spec.observation)
@@ -398,9 +405,8 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
             vec = dataclasses.replace(vec, layout="serial")
         config = dataclasses.replace(config, actors=actors)
     elif vec.layout == "auto":
-        factory = env_factory(config.env, config.env_args, config.imports)
         most = min(cores, vec.workers or cores)
-        layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups, watchdog.note)
+        layout, workers, reason = choose(build.one_env(config), vec.num_envs, most, vec.groups, watchdog.note)
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:
