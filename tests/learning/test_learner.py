@@ -550,10 +550,23 @@ def test_a_walk_of_one_step_learns_as_much_from_one_forward_pass(algorithm, core
     torch.testing.assert_close(same_targets, targets, rtol=1e-5, atol=1e-6)
 
     passes = []
-    learner.agent.register_forward_hook(lambda *_: passes.append(1))
+    learner.agent.register_forward_hook(lambda _, given, output: passes.append(given[1].numel()))
     metrics = learner.update(batch, 0.0, diagnose=False)
-    assert len(passes) == 1 and "policy/kl" not in metrics
-    assert "policy/kl" in learner.update(batch, 0.0)
+    assert passes == [batch.first.size] and "policy/kl" not in metrics
+
+
+def test_after_a_single_step_the_policy_is_looked_at_in_a_few_columns():
+    made = rig.config("BanditEnv", "impala", num_envs=9, core="lstm", core_size=6)
+    (batch,), spec = collect(made, 1)
+    learner = build.learner(made, spec)
+    rows, looked_at = batch.reward.shape[0], []
+    learner.agent.register_forward_hook(lambda _, given, output: looked_at.append(tuple(given[1].shape)))
+    metrics = learner.update(batch, 0.0)
+    assert looked_at[-1] == (rows, 3)  # 9 columns: every third
+    assert (rows + 1, 9) in looked_at[:-1]
+    columns = batch.map(torch.as_tensor)
+    parameters = learner._policy(columns)[:, ::3]  # of all, as they were before the statistics moved on
+
 
 
 def test_returns_are_scaled_by_the_spread_of_the_raw_targets():
