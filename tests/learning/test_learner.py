@@ -559,14 +559,16 @@ def test_after_a_single_step_the_policy_is_looked_at_in_a_few_columns():
     made = rig.config("BanditEnv", "impala", num_envs=9, core="lstm", core_size=6)
     (batch,), spec = collect(made, 1)
     learner = build.learner(made, spec)
-    rows, looked_at = batch.reward.shape[0], []
-    learner.agent.register_forward_hook(lambda _, given, output: looked_at.append(tuple(given[1].shape)))
+    passes = []
+    learner.agent.register_forward_hook(lambda _, given, output: passes.append((given[1].shape, output.parameters)))
     metrics = learner.update(batch, 0.0)
-    assert looked_at[-1] == (rows, 3)  # 9 columns: every third
-    assert (rows + 1, 9) in looked_at[:-1]
-    columns = batch.map(torch.as_tensor)
-    parameters = learner._policy(columns)[:, ::3]  # of all, as they were before the statistics moved on
-
+    rows = batch.reward.shape[0]
+    assert (rows + 1, 9) in [tuple(shape) for shape, _ in passes]
+    shape, parameters = passes[-1]
+    assert shape == (rows, 3)  # of 9 columns every third
+    some = learner._on_device(batch)
+    kl = learner.agent.distribution.kl(some.behaviour[:, ::3], parameters)[some.fresh[:, ::3]]
+    assert metrics["policy/kl"] == pytest.approx(float(kl.mean()), rel=1e-5) and metrics["policy/kl"] > 0
 
 
 def test_returns_are_scaled_by_the_spread_of_the_raw_targets():
