@@ -58,11 +58,11 @@ class FrameStack:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
         """Starts an episode, and the stack anew."""
-        return self._stacked(self._env.reset(seed=seed, options=options), first=True)
+        return self._stacked(self._env.reset(seed=seed, options=options), first=True)  # type: ignore[no-any-return]
 
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         """Steps the env. A lost life leaves the stack as it is."""
-        return self._stacked(self._env.step(action), first=False)
+        return self._stacked(self._env.step(action), first=False)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Closes the env."""

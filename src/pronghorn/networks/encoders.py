@@ -210,10 +210,8 @@ class ImageLayout(NamedTuple):
 def image_layout(leaf: Leaf, name: str) -> ImageLayout:
     """Raises UserError, naming the leaf, where the layout is unclear: see ``channels_at``."""
     channels = channels_at(leaf, name)
-    if channels == "none":
-        return ImageLayout((1, *leaf.shape), channels)
-    first, middle, last = leaf.shape
-    return ImageLayout((first, middle, last) if channels == "first" else (last, first, middle), channels)
+    first, middle, last = (1, *leaf.shape) if channels == "none" else leaf.shape
+    return ImageLayout((last, first, middle) if channels == "last" else (first, middle, last), channels)
 
 
 def _one_hots(leaf: Leaf, value: Tensor) -> list[Tensor]:
