@@ -18,7 +18,7 @@ from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["pronghorn.api", "pronghorn.cli"])
-LONGEST = 60.0
+LONGEST = 100.0
 
 
 class Command:
