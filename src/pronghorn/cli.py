@@ -399,6 +399,7 @@ def _fields(instance: Any, kind: type[Any]) -> dict[str, Any]:
 
 
 def _finish(result: Result) -> int:
-    print(result.summary)
+    with contextlib.suppress(OSError):  # the terminal may have been closed, which is why the run has stopped
+        print(result.summary, flush=True)
     code: int = result.exit_code
     return code
