@@ -75,7 +75,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
             f"run directory {run} exists and is not empty; continue it with `pronghorn resume {run}` or choose "
             "another with --run"
         )
-    config, reasons = _decide(config)
+    config, reasons = decide(config)
     with StopRequest() as stop, _Session(run, config, quiet, resumed=None) as session:
         _write_config(run, config)
         for reason in reasons:
@@ -136,7 +136,7 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     notice = "stopping (again to stop now)"
     with StopRequest(notice) as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
         _check_spec(loaded, envs.spec)
-        torch.set_num_threads(_acting_threads(config, envs.spec))
+        torch.set_num_threads(acting_threads(config, envs.spec))
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
     if evaluation is None:
         raise KeyboardInterrupt
@@ -239,7 +239,7 @@ class _Session:
                 actor, close_actors = build.actor(config, envs, timers), envs.close
             opening.callback(close_actors)
             actor = build.replaying(config, self.spec, actor)
-            torch.set_num_threads(_acting_threads(config, self.spec))
+            torch.set_num_threads(acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
                 learner=learner,
@@ -373,7 +373,7 @@ def _end_of_hang(config: RunConfig, env: int, phase: str, seconds: float) -> NoR
     os._exit(1)
 
 
-def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
+def decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
         return _decided(config, watchdog)
@@ -454,7 +454,7 @@ def _preflight(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
     return config, [preflight.describe(needs), *warnings, *preflight.check(needs, machine)]
 
 
-def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:
+def acting_threads(config: RunConfig, spec: EnvSpec) -> int:
     """One is best for acting on few rows, unless they are images: envs wait while those are seen."""
     return config.threads or 1 if sees_images(spec.observation) else 1
 
