@@ -6,6 +6,7 @@ Each part is a generator that does its work batch by batch and yields the steps 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 import traceback
@@ -47,11 +48,13 @@ INTERVALS = 4
 
 
 class Spent(NamedTuple):
-    """Steps that were made, and what they took: seconds by the clock, and of processor time in all threads."""
+    """Steps that were made, and what they took: seconds by the clock, and of processor time in all threads. ``waits``
+    counts how often a core was given up of one's own accord."""
 
     steps: int
     wall: float
     processor: float
+    waits: int
 
 
 def timed(batches: Batches, seconds: float) -> Spent:
@@ -76,7 +79,8 @@ def measure(config: RunConfig, seconds: float, watchdog: Watchdog) -> Iterator[D
 def env_part(config: RunConfig, seconds: float, watchdog: Watchdog | None = None) -> Part:
     """Stepping with random actions, in the layouts that the run could have.
 
-    A core that waits for its env is taken all the same: processor time counts only where it is more than the clock's.
+    Processor time counts, which is the same on a busy machine. But an env that waits for something else in its steps
+    (a simulator in a process of its own) takes its core for as long as the clock says.
     """
     cores, vec = len(available_cores()), config.vec
     workers = vec.workers or 1
@@ -95,7 +99,8 @@ def env_part(config: RunConfig, seconds: float, watchdog: Watchdog | None = None
 
     def trial(layout: str, workers: int) -> Trial:
         spent = timed(stepping(override(config, layout=layout, workers=workers), watchdog), share)
-        busy = spent.wall * workers if layout == "pool" else max(spent.wall, spent.processor)
+        waits = spent.waits > spent.steps / 2
+        busy = spent.wall * workers if layout == "pool" else spent.wall if waits else spent.processor
         return Trial(way_to_step(layout, workers), workers, busy / spent.steps, spent.wall / spent.steps)
 
     trials, others = [trial(*way) for way in ways], []
@@ -238,10 +243,14 @@ def _computed(spent: Spent, threads: int, device: str) -> Trial:
 
 
 def _work(batches: Batches, seconds: float) -> Spent:
-    steps, start, spent = 0, time.perf_counter(), time.process_time()
+    steps, start, spent, waits = 0, time.perf_counter(), time.process_time(), _waits()
     while not steps or time.perf_counter() - start < seconds:
         steps += next(batches)
-    return Spent(steps, time.perf_counter() - start, time.process_time() - spent)
+    return Spent(steps, time.perf_counter() - start, time.process_time() - spent, _waits() - waits)
+
+
+def _waits() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def main(arguments: Sequence[str]) -> int:
