@@ -279,12 +279,12 @@ def test_a_loaded_policy_is_told_its_last_step(tmp_path):
 
 def test_an_unrolled_core_is_compiled_only_on_request(tmp_path):
     made = config(tmp_path / "run", core="lstm", core_size=4, compile=None, steps=10**8)
-    chosen, reasons = api._decide(made)
+    chosen, reasons = api.decide(made)
     assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
 
 
 def test_what_reads_is_compiled_only_on_request(tmp_path):
-    chosen, reasons = api._decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
+    chosen, reasons = api.decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
     assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
 
 

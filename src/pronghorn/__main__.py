@@ -16,6 +16,7 @@ commands:
   eval RUN        play episodes with the agent of a run
   plot RUN ...    learning curves: median and quartiles over seeds
   doctor ENV      check an environment before training on it
+  bench ENV       how fast each part of training is, and how fast it could be
   list            environments, algorithms and presets
 
 pronghorn COMMAND --help shows the options of a command.

@@ -80,7 +80,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
     _check_device(config.device)
     run = Path(config.run)
     _check_unused(run)
-    config, reasons = _decide(config)
+    config, reasons = decide(config)
 
     def begin(session: _Session) -> None:
         for reason in reasons:
@@ -146,7 +146,7 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     with closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
         _check_spec(loaded, envs.spec)
         _check_weights(loaded, build.agent(config, envs.spec).state_dict(), "agent")
-        torch.set_num_threads(_acting_threads(config, envs.spec))
+        torch.set_num_threads(acting_threads(config, envs.spec))
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run()
     assert evaluation is not None  # nobody could ask it to stop
     quartiles = evaluation.quartiles()
@@ -282,7 +282,7 @@ class _Session:
                 actor, close_actors = build.actor(config, envs, timers), envs.close
             opening.callback(close_actors)
             actor = build.replaying(config, self.spec, actor)
-            torch.set_num_threads(_acting_threads(config, self.spec))
+            torch.set_num_threads(acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
                 learner=learner,
@@ -431,7 +431,7 @@ def _end_of_hang(config: RunConfig, env: int, phase: str, seconds: float) -> NoR
     os._exit(1)
 
 
-def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
+def decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
         return _decided(config, watchdog)
@@ -512,7 +512,7 @@ def _preflight(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
     return config, [preflight.describe(needs), *warnings, *preflight.check(needs, machine)]
 
 
-def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:
+def acting_threads(config: RunConfig, spec: EnvSpec) -> int:
     """One is best for acting on few rows, unless they are images: envs wait while those are seen."""
     return config.threads or 1 if sees_images(spec.observation) else 1
 
