@@ -33,6 +33,7 @@ ABOVE_THE_LINE = {
     "processes.supervise": 1,
     "processes.preflight": 1,
     "processes.signals": 1,
+    "processes.claim": 1,
     "envs.base": 1,
     "envs.own": 1,
     "envs.images": 1,
