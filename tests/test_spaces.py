@@ -240,6 +240,7 @@ def test_every_kind_of_observation(leaf, algorithm):
         ({"a": NO_IMAGES[1]}, {}, r"observation/a \(box \(20, 20, 20\) uint8 .*channels"),
         ({"a": NO_IMAGES[2]}, {}, r"observation/a \(box \(2, 3, 20, 20\) uint8 .*channels"),
         ({}, {"b": spaces.Text(8)}, "action space of space_env:SpaceEnv/b is text"),
+        ({}, {"b": spaces.Box(0, 1, (0,))}, "action b has no entries"),
         ({}, {"b": COUNTS}, "action b: a box of int64 is not supported; use MultiDiscrete"),
         ({}, {"b": PAIR, "c": spaces.Tuple((BIT, COUNTS))}, "action c/1: a box of int64 is not supported"),
     ],

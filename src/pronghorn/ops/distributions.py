@@ -57,7 +57,7 @@ class ActionDistribution:
     action is a tree of [..., *leaf.shape], float32 for boxes and int64 indices for the rest.
 
     Raises:
-        UserError: a leaf is a box of integers, or there is nothing to choose.
+        UserError: a leaf is a box of integers or has no entries, or there is nothing to choose.
     """
 
     parts: tuple[Part, ...]
@@ -223,11 +223,11 @@ def _parts(named: dict[str, Leaf]) -> Iterator[Part]:
     for index, (path, leaf) in enumerate(named.items()):
         if leaf.kind == "box" and leaf.dtype.kind != "f":
             raise UserError(f"action {path or 'space'}: a box of {leaf.dtype} is not supported; use MultiDiscrete")
+        if not leaf.size:
+            raise UserError(f"action {path or 'space'} has no entries: there is nothing to choose; leave it out")
         at = 0
         runs = [(0, leaf.size)] if leaf.kind == "box" else _runs(leaf.categories)
         for categories, size in runs:
-            if not size:
-                continue
             kind: Literal["gaussian", "categorical"] = "categorical" if categories else "gaussian"
             width, drawn = size * (categories or 2), size * (categories or 1)
             yield Part(
