@@ -211,7 +211,8 @@ def image_layout(leaf: Leaf, name: str) -> ImageLayout:
     """Raises UserError, naming the leaf, where the layout is unclear: see ``channels_at``."""
     channels = channels_at(leaf, name)
     if channels == "none":
-        return ImageLayout((1, *leaf.shape), channels)
+        height, width = leaf.shape
+        return ImageLayout((1, height, width), channels)
     first, middle, last = leaf.shape
     return ImageLayout((first, middle, last) if channels == "first" else (last, first, middle), channels)
 
