@@ -167,7 +167,7 @@ def test_one_update_with_a_mask(algorithm):
 @both_layouts
 @both_algorithms
 def test_one_update_or_the_name_of_a_leaf_again_and_again(layout, algorithm):
-    @examples(400 if layout == "serial" else 60, derandomize=False)
+    @examples(200 if layout == "serial" else 30, derandomize=False)
     @given(observation=observations, action=actions, agent=agents)
     def check(observation: Any, action: Any, agent: Any) -> None:
         learn_or_refuse(observation, action, layout, algorithm, **agent)
