@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version as package_version
@@ -24,6 +25,7 @@ from pronghorn.envs import own
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.text import word_numbers
+from pronghorn.evaluation import Evaluation
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import Inputs, sees_images, sees_texts
 from pronghorn.processes import preflight
@@ -32,6 +34,7 @@ from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.sync import Collector, SyncRunner, Weights
 from pronghorn.seeding import Domain, generator
+from pronghorn.telemetry.bottleneck import TimeSpent, bottleneck
 from pronghorn.telemetry.events import EventLog
 from pronghorn.telemetry.panel import Panel
 from pronghorn.telemetry.timers import PhaseTimers
@@ -40,7 +43,7 @@ from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, Metrics, UserError, action_dtype
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import BatchedEnv, EnvError
 from pronghorn.vec.engines import native_rule
 from pronghorn.vec.layout import choose
 
@@ -131,17 +134,31 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     loaded = checkpoint.load_latest(run)
+    evaluation = play(
+        config, loaded, lambda: build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16)), episodes, sample
+    )
+    quartiles = evaluation.quartiles()
+    return {**evaluation.report(), **({"return_quartiles": quartiles} if quartiles else {})}
+
+
+def play(
+    config: RunConfig, loaded: checkpoint.Loaded, make: Callable[[], BatchedEnv], episodes: int, sample: bool = False
+) -> Evaluation:
+    """Plays ``episodes`` with the agent of a checkpoint in the envs that ``make`` makes, and closes these.
+
+    Raises:
+        KeyboardInterrupt: a signal came before the end.
+        UserError: the checkpoint was made for other spaces.
+    """
     weights = LocalWeights()
     weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
-    notice = "stopping (again to stop now)"
-    with StopRequest(notice) as stop, closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
+    with StopRequest("stopping (again to stop now)") as stop, closing(make()) as envs:
         _check_spec(loaded, envs.spec)
         torch.set_num_threads(_acting_threads(config, envs.spec))
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
     if evaluation is None:
         raise KeyboardInterrupt
-    quartiles = evaluation.quartiles()
-    return {**evaluation.report(), **({"return_quartiles": quartiles} if quartiles else {})}
+    return evaluation
 
 
 class Policy:
@@ -209,6 +226,8 @@ class _Session:
         self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
         self._incidents: list[Incident] = []
         self._restarts = 0
+        self._spent = TimeSpent(self._seconds)
+        self._machine = len(available_cores()), torch.cuda.is_available()
         self._ended = False
         self._events: EventLog | None = None
         self.panel = Panel(run.name, config.steps, quiet=quiet)
@@ -280,7 +299,7 @@ class _Session:
             record = {**record, "restarts": self._restarts}
         for writer in self._writers:
             writer.write(record)
-        self.panel.update(record, longest_running)
+        self.panel.update(record, longest_running, bottleneck(self._spent.add(record), self._config, *self._machine))
 
     def event(self, event: str, step: int, **details: Any) -> None:
         """To the event log; a warning to the panel too."""
