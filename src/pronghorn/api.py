@@ -142,9 +142,15 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
 
 
 def play(
-    config: RunConfig, loaded: checkpoint.Loaded, make: Callable[[], BatchedEnv], episodes: int, sample: bool = False
+    config: RunConfig,
+    loaded: checkpoint.Loaded,
+    make: Callable[[], BatchedEnv],
+    episodes: int,
+    sample: bool = False,
+    most_seconds: float | None = None,
 ) -> Evaluation:
-    """Plays ``episodes`` with the agent of a checkpoint in the envs that ``make`` makes, and closes these.
+    """Plays ``episodes`` with the agent of a checkpoint in the envs that ``make`` makes, and closes these; see
+    ``Evaluator.run``.
 
     Raises:
         KeyboardInterrupt: a signal came before the end.
@@ -155,7 +161,7 @@ def play(
     with StopRequest("stopping (again to stop now)") as stop, closing(make()) as envs:
         _check_spec(loaded, envs.spec)
         torch.set_num_threads(_acting_threads(config, envs.spec))
-        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop)
+        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop, most_seconds=most_seconds)
     if evaluation is None:
         raise KeyboardInterrupt
     return evaluation

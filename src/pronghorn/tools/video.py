@@ -36,6 +36,9 @@ GIF_WIDTHS = (320, 240, 160)
 GIF_SAMPLE = 8
 """Of so many pictures, or a few more, the colours of a GIF are chosen."""
 
+MOST_SECONDS = 3600.0
+"""When filming ends, whatever is still played: drawing without a GPU takes a tenth of a second a step and more."""
+
 GL_SECONDS = 30.0
 GL_PROBE = """
 import importlib, sys, mujoco
@@ -73,7 +76,7 @@ def record(
 
     try:
         target.mkdir(parents=True, exist_ok=True)
-        played = api.play(config, loaded, stage, episodes, sample)
+        played = api.play(config, loaded, stage, episodes, sample, MOST_SECONDS)
         ends = [f"return_{value:.6g}" for value in played.returns] + ["unfinished"] * played.capped
         names = [f"step_{loaded.step}-episode_{number}-{end}" for number, end in enumerate(ends, 1)]
         return [path for film, name in zip(films, names, strict=False) for path in film.finish(name)]
