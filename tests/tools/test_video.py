@@ -112,6 +112,30 @@ def test_mujoco_is_drawn_without_a_window(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("env", "env_args", "follows"),
+    [
+        ("HalfCheetah-v5", {}, "track"),
+        ("Hopper-v5", {}, None),  # followed by Gymnasium
+        ("Pusher-v5", {}, None),  # stands where it stands
+        ("HalfCheetah-v5", {"default_camera_config": {"trackbodyid": 1}}, None),
+        ("Hopper-v5", {"camera_name": "track"}, "track"),
+    ],
+)
+def test_what_runs_is_followed(monkeypatch, env, env_args, follows):
+    import mujoco
+
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # nothing is drawn
+    filmed = video._drawable(override(rig.config(), env=env, env_args=env_args))
+    renderer = filmed.simulator.unwrapped.mujoco_renderer
+    expected = -1
+    if follows is not None:
+        expected = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, follows)
+        assert expected >= 0
+    assert renderer.camera_id == expected
+    filmed.close()
+
+
+@pytest.mark.parametrize(
     ("module", "env", "fps", "size", "env_args"),
     [
         ("Box2D", "LunarLander-v3", 50, (400, 600), {"max_episode_steps": 30}),

@@ -213,7 +213,12 @@ def _drawable(config: RunConfig) -> Env:
         env = make(config.env, {**config.env_args, "render_mode": "rgb_array"}, config.imports)
     except UserError:  # it does not know the word, and may be drawn nevertheless
         env = make(config.env, config.env_args, config.imports)
-    if _is_mujoco(env) and "MUJOCO_GL" not in os.environ and sys.platform == "linux":
+    simulator = getattr(env, "simulator", env)
+    simulator = getattr(simulator, "unwrapped", simulator)
+    if not _is_mujoco(simulator):
+        return env
+    _follow(simulator)
+    if "MUJOCO_GL" not in os.environ and sys.platform == "linux":
         gl = working_gl()
         if gl is None:
             env.close()
@@ -225,11 +230,18 @@ def _drawable(config: RunConfig) -> Env:
     return env
 
 
-def _is_mujoco(env: Env) -> bool:
+def _is_mujoco(simulator: Any) -> bool:
     """Whether it is one of Gymnasium's MuJoCo envs, or derived from them."""
-    simulator = getattr(env, "simulator", env)
-    kinds = type(getattr(simulator, "unwrapped", simulator)).__mro__
-    return any("mujoco" in f"{kind.__module__}.{kind.__qualname__}".lower() for kind in kinds)
+    return any("mujoco" in f"{kind.__module__}.{kind.__qualname__}".lower() for kind in type(simulator).__mro__)
+
+
+def _follow(simulator: Any) -> None:
+    """Looks through the camera that the model has for following its body, where Gymnasium's own would see it leave and
+    no other was asked for."""
+    renderer = getattr(simulator, "mujoco_renderer", None)
+    if renderer is not None and renderer.camera_id == -1 and "trackbodyid" not in (renderer.default_cam_config or {}):
+        mujoco = importlib.import_module("mujoco")
+        renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1: it has none
 
 
 def _enlarged(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
