@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 
 import numpy as np
@@ -330,3 +331,12 @@ def test_training_from_python(tmp_path, monkeypatch):
     assert action in (0, 1)
     with pytest.raises(UserError, match="did you mean num_envs"):
         pronghorn.train("CartPole-v1", num_env=4)
+
+
+def test_a_run_names_its_bottleneck_at_its_end(tmp_path, capsys):
+    api.train(config(tmp_path / "run"))
+    *_, last = capsys.readouterr().out.splitlines()
+    found = re.fullmatch(r"bottleneck: [\w ]+, (\d+)% of the time: .*--[a-z-]+.*", last)
+    assert 0 < int(found[1]) <= 100
+    api.train(config(tmp_path / "quiet"), quiet=True)
+    assert capsys.readouterr().out == ""

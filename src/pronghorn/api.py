@@ -26,6 +26,7 @@ from pronghorn.envs import own
 from pronghorn.envs.base import to_env_actions
 from pronghorn.envs.stack import Stack
 from pronghorn.envs.text import word_numbers
+from pronghorn.evaluation import Evaluation
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import Inputs, sees_images, sees_texts
 from pronghorn.processes import preflight
@@ -35,6 +36,7 @@ from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.sync import Collector, SyncRunner, Weights
 from pronghorn.seeding import Domain, generator
+from pronghorn.telemetry.bottleneck import TimeSpent, bottleneck
 from pronghorn.telemetry.events import EventLog
 from pronghorn.telemetry.panel import Panel
 from pronghorn.telemetry.timers import PhaseTimers
@@ -43,7 +45,7 @@ from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, Leaf, Metrics, UserError, action_dtype
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import BatchedEnv, EnvError
 from pronghorn.vec.engines import native_rule
 from pronghorn.vec.layout import choose
 
@@ -141,16 +143,36 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     loaded = checkpoint.load_latest(run)
+    evaluation = play(
+        config, loaded, lambda: build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16)), episodes, sample
+    )
+    quartiles = evaluation.quartiles()
+    return {**evaluation.report(), **({"return_quartiles": quartiles} if quartiles else {})}
+
+
+def play(
+    config: RunConfig,
+    loaded: checkpoint.Loaded,
+    make: Callable[[], BatchedEnv],
+    episodes: int,
+    sample: bool = False,
+    most_seconds: float | None = None,
+) -> Evaluation:
+    """Plays ``episodes`` with the agent of a checkpoint in the envs that ``make`` makes, and closes these; see
+    ``Evaluator.run``.
+
+    Raises:
+        UserError: the checkpoint was made for other spaces.
+    """
     weights = LocalWeights()
     weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
-    with closing(build.vec(config, Domain.EVALUATION_ENV, min(episodes, 16))) as envs:
+    with closing(make()) as envs:
         _check_spec(loaded, envs.spec)
         _check_weights(loaded, build.agent(config, envs.spec).state_dict(), "agent")
         torch.set_num_threads(acting_threads(config, envs.spec))
-        evaluation = build.evaluator(config, envs, weights, episodes, sample).run()
+        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(most_seconds=most_seconds)
     assert evaluation is not None  # nobody could ask it to stop
-    quartiles = evaluation.quartiles()
-    return {**evaluation.report(), **({"return_quartiles": quartiles} if quartiles else {})}
+    return evaluation
 
 
 class Policy:
@@ -252,6 +274,8 @@ class _Session:
         self._seconds = 0.0 if resumed is None else resumed.state["run"]["counters"]["seconds"]
         self._incidents: list[Incident] = []
         self._restarts = 0
+        self._spent = TimeSpent(self._seconds)
+        self._machine = len(available_cores()), torch.cuda.is_available()
         self._ended = False
         self._events: EventLog | None = None
         self.panel = Panel(run.name, config.steps, quiet=quiet)
@@ -323,7 +347,7 @@ class _Session:
             record = {**record, "restarts": self._restarts}
         for writer in self._writers:
             writer.write(record)
-        self.panel.update(record, longest_running)
+        self.panel.update(record, longest_running, bottleneck(self._spent.add(record), self._config, *self._machine))
 
     def event(self, event: str, step: int, **details: Any) -> None:
         """To the event log; a warning to the panel too."""

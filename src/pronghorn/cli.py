@@ -108,6 +108,10 @@ class EvalOptions:
     """sample actions as in training instead of taking the most likely"""
     seed: int | None = None
     """chooses other episodes (none: those of the evaluations during training)"""
+    video: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="[DIR]")] = None
+    """film episodes, as MP4 and GIF, into DIR (RUN/videos)"""
+    video_episodes: int = 1
+    """number of episodes that are filmed"""
     json: FlagCreatePairsOff[bool] = False
     """print one JSON object on one line"""
 
@@ -175,13 +179,36 @@ def resume(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """``eval RUN``."""
     options = parse(EvalOptions, "eval", arguments)
-    if options.episodes < 1:
-        raise UserError(f"--episodes must be positive, not {options.episodes}")
+    for name, value in (("--episodes", options.episodes), ("--video-episodes", options.video_episodes)):
+        if value < 1:
+            raise UserError(f"{name} must be positive, not {value}")
+    if options.video is not None and len(options.video) > 1:
+        raise UserError(f"--video takes one directory, not {' '.join(map(str, options.video))}; name RUN before it")
     from pronghorn import api
 
     result = api.evaluate(options.run, options.episodes, options.sample, options.seed)
-    print(json.dumps(result) if options.json else describe(result))
+    if not options.json:
+        print(describe(result), flush=True)
+    if options.video is not None:
+        result = {**result, "videos": films(options)}
+    if options.json:
+        print(json.dumps(result))
     return 0
+
+
+def films(options: EvalOptions) -> list[str]:
+    """Films what ``eval --video`` asks for; the files. Whatever prevents it is a warning: the numbers are there."""
+    from pronghorn.tools import video
+
+    directory = next(iter(options.video or ()), options.run / "videos")
+    try:
+        paths = video.record(options.run, directory, options.video_episodes, options.sample, options.seed)
+    except UserError as error:
+        print(f"pronghorn: warning: no video: {' '.join(str(error).split())}", file=sys.stderr)
+        return []
+    if not options.json:
+        print("\n".join(f"wrote {path}" for path in paths))
+    return [str(path) for path in paths]
 
 
 def plot(arguments: list[str]) -> int:

@@ -149,6 +149,15 @@ class GymnasiumEnv:
         answer: tuple[Tree, dict[str, Any]] = self.simulator.reset(seed=seed, **given)
         return answer
 
+    @property
+    def render_fps(self) -> float:
+        """As the simulator's metadata have it, else 30."""
+        return float((getattr(self.simulator, "metadata", None) or {}).get("render_fps") or 30)
+
+    def render(self) -> Any:
+        """What the simulator draws, if it can: an array where it was made with ``render_mode="rgb_array"``."""
+        return self.simulator.render()
+
     def close(self) -> None:
         """Closes the simulator, if it can be closed."""
         if hasattr(self.simulator, "close"):

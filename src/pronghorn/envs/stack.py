@@ -58,11 +58,13 @@ class FrameStack:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
         """Starts an episode, and the stack anew."""
-        return self._stacked(self._env.reset(seed=seed, options=options), first=True)  # type: ignore[no-any-return]
+        answer: tuple[Tree, dict[str, Any]] = self._stacked(self._env.reset(seed=seed, options=options), first=True)
+        return answer
 
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         """Steps the env. A lost life leaves the stack as it is."""
-        return self._stacked(self._env.step(action), first=False)  # type: ignore[no-any-return]
+        answer: tuple[Tree, float, bool, bool, dict[str, Any]] = self._stacked(self._env.step(action), first=False)
+        return answer
 
     def close(self) -> None:
         """Closes the env."""

@@ -210,8 +210,11 @@ class ImageLayout(NamedTuple):
 def image_layout(leaf: Leaf, name: str) -> ImageLayout:
     """Raises UserError, naming the leaf, where the layout is unclear: see ``channels_at``."""
     channels = channels_at(leaf, name)
-    first, middle, last = (1, *leaf.shape) if channels == "none" else leaf.shape
-    return ImageLayout((last, first, middle) if channels == "last" else (first, middle, last), channels)
+    if channels == "none":
+        height, width = leaf.shape
+        return ImageLayout((1, height, width), channels)
+    first, middle, last = leaf.shape
+    return ImageLayout((first, middle, last) if channels == "first" else (last, first, middle), channels)
 
 
 def _one_hots(leaf: Leaf, value: Tensor) -> list[Tensor]:
