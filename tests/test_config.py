@@ -32,6 +32,7 @@ from pronghorn.types import UserError
 OPTIONS = [
     "env",
     "env_args",
+    "frame_stack",
     "imports",
     "algorithm",
     "runner",
@@ -228,6 +229,8 @@ def test_validate_accepts_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"frame_stack": 0}, "--frame-stack must be positive, not 0"),
+        ({"frame_stack": 4, "layout": "native"}, "--frame-stack 4 is for envs that are stepped one by one"),
         ({"steps": 0}, "--steps must be positive, not 0"),
         ({"learning_rate": float("nan")}, "--learning-rate must be positive, not nan"),
         ({"layers": (4, 0)}, "--layers must be positive, not 0"),

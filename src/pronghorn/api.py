@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -23,12 +24,13 @@ from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, override, to_json, validate
 from pronghorn.envs import own
 from pronghorn.envs.base import to_env_actions
-from pronghorn.envs.gymnasium import env_factory
+from pronghorn.envs.stack import Stack
 from pronghorn.envs.text import word_numbers
 from pronghorn.evaluation import Evaluation
 from pronghorn.learning import compiler
 from pronghorn.networks.encoders import Inputs, sees_images, sees_texts
 from pronghorn.processes import preflight
+from pronghorn.processes.claim import claimed
 from pronghorn.processes.launch import available_cores
 from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
@@ -53,6 +55,12 @@ COMPILING_PAYS_FROM = 20_000
 THREADS_PAY_FROM = 8192
 """Rows of a gradient step from which a small network is learnt faster by all cores than by one."""
 
+FRESH_CONFIG = ".config.json"
+"""A config.json that is being written."""
+
+UNWRITABLE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM")}
+"""Numbers of errors by which a disk refuses."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -67,62 +75,63 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
     """Trains from the beginning in a new directory.
 
     Raises:
-        UserError: an option, the env or its spaces cannot be used, or the directory is not empty.
+        UserError: an option, the env or its spaces cannot be used, the directory is not empty, or cannot be written to.
     """
     own.read_parts(config.imports)
     validate(config)
     _check_device(config.device)
     run = Path(config.run)
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise UserError(
-            f"run directory {run} exists and is not empty; continue it with `pronghorn resume {run}` or choose "
-            "another with --run"
-        )
-    config, reasons = _decide(config)
-    with StopRequest() as stop, _Session(run, config, quiet, resumed=None) as session:
-        _write_config(run, config)
+    _check_unused(run)
+    config, reasons = decide(config)
+
+    def begin(session: _Session) -> None:
         for reason in reasons:
             session.panel.message(reason)
         session.event("start", 0, versions=_versions(), decisions=reasons)
-        session.prepare(stop)
+        session.prepare()
         session.runner.start()
-        return session.finish(stop)
+
+    with claimed(run):
+        _check_unused(run)  # another process may have begun meanwhile
+        return _in_session(run, config, quiet, None, begin)
 
 
 def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
     """Continues a run exactly where its newest good checkpoint was taken; ``steps`` extends it.
 
+    A run that was killed before its first checkpoint begins from the start.
+
     Raises:
-        UserError: there is no run, no usable checkpoint, or it was made for other spaces.
+        UserError: there is no run, no usable checkpoint, it was made for other spaces or another network, another
+            process trains in the directory, or it cannot be written to.
     """
     config = load_config(run)
     if steps is not None:
         config = dataclasses.replace(config, steps=steps)
         validate(config)
-    loaded = checkpoint.load_latest(run)
-    counters = loaded.state["run"]["counters"]
-    if counters["step"] >= config.steps and counters["evaluated_at"] >= counters["step"]:
-        return Result(
-            run, 0, f"{run} has finished its {config.steps:,} steps; `pronghorn resume {run} --steps N` goes on to N"
-        )
-    with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
-        spec = build.env_spec(config, watchdog)
-    _check_spec(loaded, spec)
-    config, (_, *warnings) = _preflight(config, spec)
-    with StopRequest() as stop, _Session(run, config, quiet, resumed=loaded) as session:
-        for warning in warnings:
-            session.panel.message(warning)
-        if steps is not None:
-            _write_config(run, config)
-            session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
-        for skipped in loaded.skipped:
-            session.event("warning", loaded.step, message=f"damaged checkpoint skipped: {skipped}")
-        exact = session.runner.restore(loaded.tensors, loaded.state["run"])
-        contract = "envs replayed to where they stood" if exact else "envs began new episodes"
-        session.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=_versions())
-        session.panel.message(f"resumed from {loaded.path.name}: {contract}")
-        session.prepare(stop)
-        return session.finish(stop)
+    with claimed(run):
+        loaded = checkpoint.load_latest(run) if checkpoint.exists(run) else None
+        if loaded is not None and _has_finished(loaded, config):
+            more = f"`pronghorn resume {run} --steps N` goes on to N"
+            return Result(run, 0, f"{run} has finished its {config.steps:,} steps; {more}")
+        if loaded is not None and steps is not None and steps < loaded.step:
+            raise UserError(f"{run} has taken {loaded.step:,} steps already, more than --steps {steps:,}")
+        with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
+            spec = build.env_spec(config, watchdog)
+        if loaded is not None:
+            _check_spec(loaded, spec)
+        config, (_, *warnings) = _preflight(config, spec)
+
+        def begin(session: _Session) -> None:
+            for warning in warnings:
+                session.panel.message(warning)
+            if steps is not None:
+                _write_config(run, config)
+                session.panel.message(f"extended to {steps:,} steps; schedules run over these from here on")
+            session.restore()
+            session.prepare()
+
+        return _in_session(run, config, quiet, loaded, begin)
 
 
 def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | None = None) -> dict[str, Any]:
@@ -153,17 +162,16 @@ def play(
     ``Evaluator.run``.
 
     Raises:
-        KeyboardInterrupt: a signal came before the end.
-        UserError: the checkpoint was made for other spaces.
+        UserError: the checkpoint was made for other spaces or another network.
     """
     weights = LocalWeights()
     weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
-    with StopRequest("stopping (again to stop now)") as stop, closing(make()) as envs:
+    with closing(make()) as envs:
         _check_spec(loaded, envs.spec)
-        torch.set_num_threads(_acting_threads(config, envs.spec))
-        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(stop, most_seconds=most_seconds)
-    if evaluation is None:
-        raise KeyboardInterrupt
+        _check_weights(loaded, build.agent(config, envs.spec).state_dict(), "agent")
+        torch.set_num_threads(acting_threads(config, envs.spec))
+        evaluation = build.evaluator(config, envs, weights, episodes, sample).run(most_seconds=most_seconds)
+    assert evaluation is not None  # nobody could ask it to stop
     return evaluation
 
 
@@ -179,8 +187,14 @@ class Policy:
         self.config = load_config(run)
         loaded = checkpoint.load_latest(run)
         self.spec = build.env_spec(self.config)
+        self._stack: Stack | None = None
+        if self.config.frame_stack > 1:  # whoever calls has single observations
+            single = build.env_spec(dataclasses.replace(self.config, frame_stack=1))
+            self._stack = Stack(single.observation, self.config.frame_stack)
         _check_spec(loaded, self.spec)
-        self._inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
+        agent = build.agent(self.config, self.spec)
+        _check_weights(loaded, agent.state_dict(), "agent")
+        self._inference = Inference(agent, "sample" if sample else "mode")
         self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
         self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
         self.reset()
@@ -200,6 +214,8 @@ class Policy:
         def one(leaf: Leaf, value: Any) -> Any:
             return np.array([word_numbers(value) if leaf.kind == "text" else value], leaf.dtype)
 
+        if self._stack is not None:
+            observation = self._stack(observation, self._first)
         batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
         noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
         if self._inference.agent.last_step is not None:
@@ -210,16 +226,42 @@ class Policy:
 
 
 def load_config(run: Path) -> RunConfig:
-    """The configuration of a run. Raises UserError where there is none."""
+    """The configuration of a run. Raises UserError where there is none, or it is not one."""
     path = Path(run) / "config.json"
     if not path.is_file():
         raise UserError(f"{run} is not a run: it has no config.json")
     try:
         options = json.loads(path.read_text())["config"]
         own.read_parts(options.get("imports", ()))
-        return from_json(RunConfig, options)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        config = from_json(RunConfig, options)
+        validate(config)
+    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {own.line(error) or type(error).__name__}") from error
+    return config
+
+
+def _in_session(
+    run: Path, config: RunConfig, quiet: bool, resumed: checkpoint.Loaded | None, begin: Callable[[_Session], None]
+) -> Result:
+    """Opens a session, lets ``begin`` bring it to where training goes on, and trains. Until then a signal ends it at
+    once: nothing is lost."""
+    with StopRequest() as stop:
+        try:
+            with ExitStack() as opened:
+                with stop.immediately():
+                    session = opened.enter_context(_Session(run, config, quiet, resumed))
+                    begin(session)
+                return session.finish(stop)
+        except Interrupted:
+            left = f"; continue with `pronghorn resume {run}`" if (run / "config.json").exists() else ""
+            return Result(run, stop.exit_code, f"stopped before training went on{left}")
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            raise UserError(
+                f"{run} cannot be written to: {error.strerror}; its checkpoints are as they were: mend that, then "
+                f"`pronghorn resume {run}`"
+            ) from error
 
 
 class _Session:
@@ -264,7 +306,7 @@ class _Session:
                 actor, close_actors = build.actor(config, envs, timers), envs.close
             opening.callback(close_actors)
             actor = build.replaying(config, self.spec, actor)
-            torch.set_num_threads(_acting_threads(config, self.spec))
+            torch.set_num_threads(acting_threads(config, self.spec))
             self.runner = SyncRunner(
                 actor=actor,
                 learner=learner,
@@ -279,10 +321,10 @@ class _Session:
                 frames_per_step=self.spec.action_repeat,
                 force_lag=config.force_lag,
             )
-            self.run.mkdir(parents=True, exist_ok=True)
-            at = None if self._resumed is None else self._resumed.step
-            if at is not None:
-                truncate_after(self.run / "metrics.jsonl", at)
+            if not (self.run / "config.json").exists():  # before anything else, so that whatever comes can be resumed
+                _write_config(self.run, config)
+            at = -1 if self._resumed is None else self._resumed.step
+            truncate_after(self.run / "metrics.jsonl", at)
             self._writers: list[MetricsWriter] = [
                 opening.enter_context(closing(JsonLines(self.run / "metrics.jsonl"))),
                 opening.enter_context(closing(TensorBoard(self.run / "tensorboard", at))),
@@ -314,17 +356,32 @@ class _Session:
         if event == "warning":
             self.panel.message(f"warning: {details['message']}")
 
-    def prepare(self, stop: StopRequest) -> None:
-        """Compiles the update where the config says so. A signal ends it at once: nothing is lost."""
+    def restore(self) -> None:
+        """Goes on from the checkpoint; from the start where there is none."""
+        loaded = self._resumed
+        if loaded is None:
+            self.event("resume", 0, envs="begun from the start", versions=_versions())
+            self.panel.message("there is no checkpoint yet: the run begins from the start")
+            self.runner.start()
+            return
+        for skipped in loaded.skipped:
+            self.event("warning", loaded.step, message=f"damaged checkpoint skipped: {skipped}")
+        _check_weights(loaded, self._learner.state()[0])
+        exact = self.runner.restore(loaded.tensors, loaded.state["run"])
+        contract = "envs replayed to where they stood" if exact else "envs began new episodes"
+        self.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=_versions())
+        self.panel.message(f"resumed from {loaded.path.name}: {contract}")
+
+    def prepare(self) -> None:
+        """Compiles the update where the config says so."""
         if not self._config.compile:
             return
         if obstacle := compiler.obstacle():
             raise UserError(f"the run's update is compiled, which cannot be done here: {obstacle}")
         self.panel.message("compiling the update, once (10 to 30 s; a few from the cache)")
         fresh, replayed = self._config.columns_per_update, self._config.replayed_columns
-        with suppress(Interrupted), stop.immediately():
-            for columns in sorted({fresh, fresh + replayed}):
-                self._learner.prepare(build.example_batch(self._config, self.spec, columns))
+        for columns in sorted({fresh, fresh + replayed}):
+            self._learner.prepare(build.example_batch(self._config, self.spec, columns))
 
     def finish(self, stop: StopRequest) -> Result:
         """Trains to the end and says how it went."""
@@ -398,7 +455,7 @@ def _end_of_hang(config: RunConfig, env: int, phase: str, seconds: float) -> NoR
     os._exit(1)
 
 
-def _decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
+def decide(config: RunConfig) -> tuple[RunConfig, list[str]]:
     """What is chosen at the start, once: layout, workers, threads, compiling; with a line for each choice."""
     with Watchdog(vars(build.timeouts(config)), functools.partial(_end_of_hang, config)) as watchdog:
         return _decided(config, watchdog)
@@ -412,6 +469,7 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
         reasons.append(f"native: {engine} steps these environments")
         vec = dataclasses.replace(vec, layout="native")
     config = dataclasses.replace(config, vec=vec)
+    validate(config)  # an engine cannot do everything
     spec = build.env_spec(config, watchdog)
     build.agent(config, spec)  # before anything else starts: can one be made?
     images = sees_images(spec.observation)
@@ -423,9 +481,8 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
             vec = dataclasses.replace(vec, layout="serial")
         config = dataclasses.replace(config, actors=actors)
     elif vec.layout == "auto":
-        factory = env_factory(config.env, config.env_args, config.imports)
         most = min(cores, vec.workers or cores)
-        layout, workers, reason = choose(factory, vec.num_envs, most, vec.groups, watchdog.note)
+        layout, workers, reason = choose(build.one_env(config), vec.num_envs, most, vec.groups, watchdog.note)
         reasons.append(reason)
         vec = dataclasses.replace(vec, layout=layout, workers=workers)
     elif vec.workers is None:
@@ -479,7 +536,7 @@ def _preflight(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
     return config, [preflight.describe(needs), *warnings, *preflight.check(needs, machine)]
 
 
-def _acting_threads(config: RunConfig, spec: EnvSpec) -> int:
+def acting_threads(config: RunConfig, spec: EnvSpec) -> int:
     """One is best for acting on few rows, unless they are images: envs wait while those are seen."""
     return config.threads or 1 if sees_images(spec.observation) else 1
 
@@ -489,6 +546,32 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {device} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _check_unused(run: Path) -> None:
+    if run.exists() and (not run.is_dir() or {path.name for path in run.iterdir()} - {FRESH_CONFIG}):
+        raise UserError(
+            f"run directory {run} exists and is not empty; continue it with `pronghorn resume {run}` or choose "
+            "another with --run"
+        )
+
+
+def _has_finished(loaded: checkpoint.Loaded, config: RunConfig) -> bool:
+    counters = loaded.state["run"]["counters"]
+    return bool(counters["step"] >= config.steps and counters["evaluated_at"] >= counters["step"])
+
+
+def _check_weights(loaded: checkpoint.Loaded, wanted: dict[str, torch.Tensor], below: str = "") -> None:
+    """Raises UserError where the checkpoint lacks a tensor of those names and shapes."""
+    for name, tensor in wanted.items():
+        path = f"{below}/{name}" if below else name
+        found = loaded.tensors.get(path)
+        shapes = "absent" if found is None else list(found.shape), list(tensor.shape)
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"checkpoint {loaded.path} was made for another network or optimiser than config.json has: {path} is "
+                f"{shapes[0]}, has to be {shapes[1]}"
+            )
 
 
 def _check_spec(loaded: checkpoint.Loaded, spec: EnvSpec) -> None:
@@ -512,6 +595,9 @@ def _versions() -> dict[str, str]:
 
 def _write_config(run: Path, config: RunConfig) -> None:
     text = json.dumps({"config": to_json(config), "versions": _versions()}, indent=2)
-    fresh = run / ".config.json"
-    fresh.write_text(text + "\n")
+    fresh = run / FRESH_CONFIG
+    with fresh.open("w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     fresh.replace(run / "config.json")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pronghorn.api import Result
 
 Options = TypeVar("Options")
+TrainKind = TypeVar("TrainKind", bound="TrainOptions")
 
 FAMILIES = (
     ("classic control", "gymnasium", "pip install gymnasium", "CartPole-v1, Pendulum-v1, Acrobot-v1"),
@@ -61,6 +62,17 @@ class TrainOptions(RunConfig):
     """keyword argument of the environment, the value in JSON or as it stands"""
     quiet: FlagCreatePairsOff[bool] = False
     """print nothing but warnings and the summary"""
+
+
+@dataclass(frozen=True)
+class BenchOptions(TrainOptions):
+    """Measure how fast each part of training is, how fast all of it, and how fast it could be."""
+
+    run: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
+    seconds: float = 8.0
+    """for which each part is measured; the training run takes three times as long"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line (progress goes to standard error)"""
 
 
 @dataclass(frozen=True)
@@ -227,6 +239,22 @@ def doctor(arguments: list[str]) -> int:
     return 1 if diagnosis.verdict == "hurts" else 0
 
 
+def bench(arguments: list[str]) -> int:
+    """``bench ENV``: with the options of ``train``."""
+    run_config, options = _configured(BenchOptions, "bench", arguments)
+    if not options.seconds > 0:
+        raise UserError(f"--seconds must be positive, not {options.seconds:g}")
+    from pronghorn.tools import bench as tool
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    found = tool.measure(run_config, options.seconds, say)
+    print(json.dumps(found) if options.json else tool.summary(found))
+    return 0
+
+
 def show(arguments: list[str]) -> int:
     """``list``: what there is, found without importing any of it."""
     parse(ListOptions, "list", arguments)
@@ -250,33 +278,16 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": evaluate,
     "plot": plot,
     "doctor": doctor,
+    "bench": bench,
     "list": show,
 }
 
 
 def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
-    """(validated configuration with its run directory, quiet).
-
-    Parsed for what is to be imported and for the algorithm, which decide what the options are, for ENV, which is told
-    from their values by knowing them, and with the values of the preset for both as defaults. Help exits with 0.
-    """
-    choice, _ = _parse(Choice, "train", arguments, Choice(), final=False)
-    own.read_parts(choice.imports)
-    algorithm = choice.preset.partition("-")[0] or choice.algorithm
-    loss = config.LOSSES.get(algorithm, config.PPOConfig)()
-    wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(loss=loss), final=False)
-    helping = not {"-h", "--help"}.isdisjoint(arguments)
-    if not wanted.env and not helping:
-        raise UserError("train needs an environment: pronghorn train ENV; 'pronghorn list' shows some")
-    preset, defaults = resolve.resolve(wanted.env, "" if wanted.preset else wanted.algorithm, wanted.preset)
-    options = parse(TrainOptions, "train", arguments, TrainOptions(**_fields(defaults, RunConfig)))
-    if options.algorithm != defaults.algorithm:
-        raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
-    given = defaults.env_args | env_args(options.env_arg)
-    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": given})
+    """(validated configuration with its run directory, quiet)."""
+    chosen, options = _configured(TrainOptions, "train", arguments)
     if not chosen.run:
         chosen = config.override(chosen, run=config.default_run(chosen))
-    config.validate(chosen)
     return chosen, options.quiet
 
 
@@ -303,7 +314,7 @@ def parse(kind: type[Options], command: str, arguments: list[str], default: Opti
             raise UserError(f"unexpected argument {name!r}; {see}")
         option = name.removeprefix("--").replace("-", "_")
         owners = [algorithm for algorithm, loss in config.LOSSES.items() if option in config.option_names(loss())]
-        if command == "train" and owners:
+        if command in ("train", "bench") and owners:
             raise UserError(f"{name} is an option of --algorithm {' or '.join(owners)}; {see}")
         names = [f"--{option.replace('_', '-')}" for option in config.option_names(options)]
         raise UserError(f"unknown option {name}; {nearest(name, names, see)}")
@@ -320,6 +331,30 @@ def describe(result: dict[str, Any]) -> str:
         f"(quartiles {quartiles}), length {result['length_mean']:.1f}"
     )
     return f"{line}, {result['capped']:g} cut short" if result["capped"] else line
+
+
+def _configured(kind: type[TrainKind], command: str, arguments: list[str]) -> tuple[RunConfig, TrainKind]:
+    """(validated configuration, all options) of a command with the options of ``train``.
+
+    Parsed for what is to be imported and for the algorithm, which decide what the options are, for ENV, which is told
+    from their values by knowing them, and with the values of the preset for both as defaults. Help exits with 0.
+    """
+    choice, _ = _parse(Choice, command, arguments, Choice(), final=False)
+    own.read_parts(choice.imports)
+    algorithm = choice.preset.partition("-")[0] or choice.algorithm
+    loss = config.LOSSES.get(algorithm, config.PPOConfig)()
+    wanted, _ = _parse(kind, command, arguments, kind(loss=loss), final=False)
+    helping = not {"-h", "--help"}.isdisjoint(arguments)
+    if not wanted.env and not helping:
+        raise UserError(f"{command} needs an environment: pronghorn {command} ENV; 'pronghorn list' shows some")
+    preset, defaults = resolve.resolve(wanted.env, "" if wanted.preset else wanted.algorithm, wanted.preset)
+    options = parse(kind, command, arguments, kind(**_fields(defaults, RunConfig)))
+    if options.algorithm != defaults.algorithm:
+        raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
+    given = defaults.env_args | env_args(options.env_arg)
+    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": given})
+    config.validate(chosen)
+    return chosen, options
 
 
 def _parse(
@@ -427,6 +462,7 @@ def _fields(instance: Any, kind: type[Any]) -> dict[str, Any]:
 
 
 def _finish(result: Result) -> int:
-    print(result.summary)
+    with contextlib.suppress(OSError):  # the terminal may have been closed, which is why the run has stopped
+        print(result.summary, flush=True)
     code: int = result.exit_code
     return code

@@ -206,6 +206,8 @@ class RunConfig:
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     env_args: dict[str, Any] = field(default_factory=dict)
     """keyword arguments of the environment"""
+    frame_stack: int = 1
+    """newest observations that are seen at once"""
     imports: tuple[str, ...] = ()
     """modules or files (./mine.py) that register own envs, networks or algorithms, read before anything is made"""
     algorithm: str = "ppo"
@@ -287,6 +289,7 @@ def validate(config: RunConfig) -> None:
     _check_types(config)
     vec, network, loss, optimiser = config.vec, config.network, config.loss, config.optimiser
     _check_positive(
+        frame_stack=config.frame_stack,
         steps=config.steps,
         threads=config.threads,
         evaluate_every=config.evaluate_every,
@@ -325,6 +328,11 @@ def validate(config: RunConfig) -> None:
     _check_known(algorithm=(config.algorithm, LOSSES), image_encoder=(network.image_encoder, IMAGE_ENCODERS))
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if config.frame_stack > 1 and vec.layout == "native":
+        raise UserError(
+            f"--frame-stack {config.frame_stack} is for envs that are stepped one by one; an engine stacks by an "
+            "option of its own (Atari: --env-arg stack=N), or use --layout serial or pool"
+        )
     if config.runner == "async":
         _validate_async(config)
     elif config.inference == "learner":

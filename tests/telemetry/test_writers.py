@@ -67,6 +67,17 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("return/mean")] == [(10, 5), (20, 10), (30, 99)]
 
 
+def test_what_tensorboard_was_told_survives_a_kill(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom pronghorn.telemetry.writers import TensorBoard\n"
+        "TensorBoard(Path(sys.argv[1])).write({'step': 1, 'a': 2.0}); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, check=False)
+    assert ended.returncode == -9
+    shown = EventAccumulator(str(tmp_path)).Reload().Scalars("a")
+    assert [(event.step, event.value) for event in shown] == [(1, 2.0)]
+
+
 def test_tensorboard_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pronghorn.telemetry import writers\n"

@@ -68,6 +68,8 @@ class ActionDistribution:
     """Means of all Gaussian parts; as many standard deviations."""
     logit_size: int
     """Logits of all categorical parts; the size of a mask."""
+    choices: tuple[int, ...]
+    """Categories of each categorical entry, in the order of logits and mask."""
 
     def __init__(self, action_spec: Tree) -> None:
         named = tree.named(action_spec)
@@ -79,7 +81,8 @@ class ActionDistribution:
         self.parameter_size = self.parts[-1].parameters.stop
         self.noise_size = self.parts[-1].noise.stop
         self.mean_size = sum(part.size for part in self.parts if part.kind == "gaussian")
-        self.logit_size = sum(part.size * part.categories for part in self.parts)
+        self.choices = tuple(part.categories for part in self.parts if part.categories for _ in range(part.size))
+        self.logit_size = sum(self.choices)
 
     def join(self, means: Tensor, logits: Tensor, log_std: Tensor) -> Tensor:
         """Parameters from what heads compute, in the order of parts.

@@ -187,13 +187,14 @@ class RemoteActors:
         self._running = False
         if self._server is not None:
             self._server.close()
-        for remote in self._remotes:
+        launched = [remote for remote in self._remotes if hasattr(remote, "child")]  # all, unless interrupted meanwhile
+        for remote in launched:
             try:
                 remote.child.send(None)
             except OSError:
                 remote.child.kill()
         deadline = time.monotonic() + CLOSE_SECONDS
-        for remote in self._remotes:
+        for remote in launched:
             remote.child.end(max(0.0, deadline - time.monotonic()))
         self._memory.release()
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -74,7 +75,8 @@ class Panel:
         """The last view stays on the screen; without one, a line names the bottleneck."""
         self._show()
         if self._live is not None:
-            self._live.stop()
+            with self._while_it_is_read():
+                self._live.stop()
             self._live = None
         elif self._bottleneck is not None:
             self._print(f"bottleneck: {': '.join(self._bottleneck)}")
@@ -109,7 +111,8 @@ class Panel:
             self._print(line(self._newest, self._total, longest_running))
         else:
             shown = list(rows(self._newest, longest_running, list(self._returns), self._evaluated_at, self._bottleneck))
-            self._live.update(_frame(self._name, self._newest, self._total, shown), refresh=True)
+            with self._while_it_is_read():
+                self._live.update(_frame(self._name, self._newest, self._total, shown), refresh=True)
 
     def message(self, text: str) -> None:
         """A line of its own, above the live view."""
@@ -118,13 +121,20 @@ class Panel:
         if self._live is None:
             self._print(text)
         else:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            with self._while_it_is_read():
+                self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _print(self, text: str) -> None:
         encoding = self._file.encoding or "utf-8"
-        try:
+        with self._while_it_is_read():
             print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
-        except BrokenPipeError:  # whoever read has seen enough; the run goes on
+
+    @contextmanager
+    def _while_it_is_read(self) -> Iterator[None]:
+        """Whoever reads may have seen enough, or the terminal be closed: the run goes on."""
+        try:
+            yield
+        except OSError:
             self._quiet = True
 
 

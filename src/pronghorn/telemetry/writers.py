@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,29 +63,37 @@ class JsonLines:
 class TensorBoard:
     """A ``MetricsWriter`` to an event file in ``directory``: every key but ``step`` becomes a scalar.
 
-    ``resumed_at`` is the step a run continues from: what an earlier event file holds beyond it is not shown.
+    ``resumed_at`` is the step a run continues from: what an earlier event file holds beyond it is not shown. What is
+    written has left the process before ``write`` returns.
     """
 
     def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event = event_pb2.Event
         self._summary = summary_pb2.Summary
-        self._writer: Any = EventFileWriter(str(directory), flush_secs=10)
+        directory.mkdir(parents=True, exist_ok=True)
+        # They are read in the order of their names.
+        name = f"events.out.tfevents.{time.time_ns() // 1000:016d}.{platform.node()}.{os.getpid()}"
+        self._writer: Any = RecordWriter((directory / name).open("xb"))
+        self._write(file_version="brain.Event:2")
         if resumed_at is not None:
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.add_event(self._event(wall_time=time.time(), step=resumed_at + 1, session_log=start))
+            self._write(step=resumed_at + 1, session_log=start)
 
     def write(self, record: dict[str, Any]) -> None:
         values = [
             self._summary.Value(tag=key, simple_value=value) for key, value in finite(record).items() if key != "step"
         ]
-        summary = self._summary(value=values)
-        self._writer.add_event(self._event(wall_time=time.time(), step=int(record["step"]), summary=summary))
+        self._write(step=int(record["step"]), summary=self._summary(value=values))
 
     def close(self) -> None:
         self._writer.close()
+
+    def _write(self, **contents: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **contents).SerializeToString())
+        self._writer.flush()
 
 
 def finite(record: dict[str, Any]) -> dict[str, Any]:
