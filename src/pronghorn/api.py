@@ -162,7 +162,7 @@ def play(
     ``Evaluator.run``.
 
     Raises:
-        UserError: the checkpoint was made for other spaces.
+        UserError: the checkpoint was made for other spaces or another network.
     """
     weights = LocalWeights()
     weights.publish(_agent_state(loaded), loaded.state["run"]["learner"]["version"])

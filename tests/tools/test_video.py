@@ -179,14 +179,15 @@ class Ramp(gymnasium.Env):
 SHADES = "return np.full((41, 31, 3), 20 + 30 * self.at, np.uint8) if self.render_mode == 'rgb_array' else None"
 
 
-def own_run(tmp_path, render=SHADES, parameter=", render_mode=None", mode="render_mode"):
+def own_run(tmp_path, render=SHADES, parameter=", render_mode=None", mode="render_mode", **options):
     file = tmp_path / "ramp.py"
     file.write_text(OWN.format(parameter=parameter, mode=mode, render=render))
-    return trained(tmp_path, f"{file}:Ramp")
+    return trained(tmp_path, f"{file}:Ramp", **options)
 
 
-def test_each_picture_is_of_one_step(tmp_path):
-    run = own_run(tmp_path)
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_each_picture_is_of_one_step(tmp_path, frame_stack):
+    run = own_run(tmp_path, frame_stack=frame_stack)
     movie, animation = video.record(run)
     (checkpoint,) = (run / "checkpoints").iterdir()
     assert movie.name == f"step_{int(checkpoint.name.removeprefix('step_'))}-episode_1-return_3.mp4"

@@ -18,6 +18,7 @@ from pronghorn.config import RunConfig
 from pronghorn.envs.base import Env
 from pronghorn.envs.gymnasium import make
 from pronghorn.envs.own import line
+from pronghorn.envs.stack import FrameStack
 from pronghorn.processes.supervise import Supervisor
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
@@ -58,7 +59,6 @@ def record(
 
     Raises:
         UserError: why there is no film, and the remedy.
-        KeyboardInterrupt: a signal came before the end.
     """
     config, loaded = api.load_config(run), checkpoint.load_latest(run)
     if seed is not None:
@@ -66,9 +66,13 @@ def record(
     target = Path(run) / "videos" if directory is None else directory
     films: list[Film] = []
 
+    def filmed() -> Env:
+        camera = Camera(_drawable(config), target, episodes, films)
+        return FrameStack(camera, config.frame_stack) if config.frame_stack > 1 else camera
+
     def stage() -> BatchedEnv:
         return SerialVec(
-            [lambda: Camera(_drawable(config), target, episodes, films)],
+            [filmed],
             config.seed,
             Domain.EVALUATION_ENV,
             supervisor=Supervisor("fail"),  # one that was started again would have left half a film
