@@ -119,3 +119,19 @@ def test_every_part_of_a_space_counts(env, env_args, steps, standard, tmp_path):
     options = {**BANDIT, "env_args": env_args}
     (found,) = returns(env, [0], tmp_path, episodes=50, steps=steps, **options)
     assert found >= standard * 4
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("env", "package", "standard"),
+    [
+        ("VizdoomBasic-v1", "vizdoom", 75),
+        ("LunarLander-v3", "Box2D", 200),
+        ("dm_control/cartpole-swingup", "dm_control", 700),
+    ],
+)
+def test_presets_of_other_families(env, package, standard, tmp_path, monkeypatch):
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)  # ViZDoom leaves a folder where it is started
+    assert min(returns(env, [0], tmp_path, steps=STEPS)) >= standard

@@ -118,7 +118,7 @@ def test_of_engines_alone_only_what_they_lack_is_told(monkeypatch: pytest.Monkey
         raise ImportError("it requires Qt\n`apt install qtbase5-dev`")
 
     monkeypatch.setattr("envpool.make_spec", needy)
-    with pytest.raises(UserError, match="CoinrunEasy-v0 cannot be made: it requires Qt `apt install qtbase5-dev`$"):
+    with pytest.raises(UserError, match=r"CoinrunEasy-v0 cannot be made: it requires Qt `apt install qtbase5-dev`$"):
         examined("envpool/CoinrunEasy-v0", steps=1)
 
 

@@ -41,15 +41,15 @@ ENVPOOL_TASKS = (
 
 def presets() -> dict[str, dict[str, Any]]:
     """Overrides of the defaults, by name of the preset."""
-    images = {"image_encoder": "shallow", "layers": (), "activation": "relu", "normalise_images": True}
-    return {
-        "ppo-vizdoom": images
-        | {
-            "num_envs": 8,
-            "unroll_length": 64,
-            "epochs": 4,
-            "minibatches": 4,
-            "entropy_cost": 0.01,
-            "learning_rate": 7e-4,
-        },
+    ppo = {
+        "num_envs": 8,
+        "image_encoder": "shallow",
+        "layers": (),
+        "activation": "relu",
+        "normalise_images": True,
+        "unroll_length": 64,
+        "epochs": 4,
+        "entropy_cost": 0.01,
+        "learning_rate": 7e-4,
     }
+    return {"ppo-vizdoom": ppo, "ppo-vizdoombasic": ppo | {"steps": 30_000}}
