@@ -160,3 +160,19 @@ def test_neither_image_nor_number_is_enough():
     assert 1.85 < play(lambda quadrant, bit: quadrant) < 2.15
     assert 1.85 < play(lambda quadrant, bit: quadrant + 4 * (quadrant // 2)) < 2.15  # no quadrant tells the bit
     assert 0.85 < play(lambda quadrant, bit: 4 * bit) < 1.15
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("env", "package", "standard"),
+    [
+        ("VizdoomBasic-v1", "vizdoom", 75),
+        ("LunarLander-v3", "Box2D", 200),
+        ("dm_control/cartpole-swingup", "dm_control", 700),
+    ],
+)
+def test_presets_of_other_families(env, package, standard, tmp_path, monkeypatch):
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)  # ViZDoom leaves a folder where it is started
+    assert min(returns(env, [0], tmp_path, steps=STEPS)) >= standard

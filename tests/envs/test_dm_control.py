@@ -72,6 +72,15 @@ def test_a_real_end_is_terminated():
     assert (row.terminated, row.truncated, row.over) == (True, False, True)
 
 
+def test_no_window_is_opened_to_show_a_new_terrain():
+    pytest.importorskip("dm_control")
+    env = make("dm_control/quadruped-escape", {})
+    physics = env._env.physics
+    env.reset(seed=0)
+    assert physics._contexts is None
+    assert "_make_rendering_contexts" not in vars(physics)  # pictures can still be had
+
+
 @pytest.mark.parametrize(
     ("env", "env_args", "message"),
     [

@@ -18,7 +18,7 @@ from pronghorn.types import UserError
         ("CartPole-v1", "ppo", "ppo-cartpole"),
         ("Pendulum-v1", "ppo", "ppo-pendulum"),
         ("MountainCarContinuous-v0", "ppo", "ppo-classic"),
-        ("LunarLander-v3", "ppo", "ppo-generic"),
+        ("generic", "ppo", "ppo-generic"),
         ("generic-v1", "ppo", "ppo-generic"),
         ("mine.envs:CartPole", "ppo", "ppo-generic"),
         ("HalfCheetah-v5", "batchppo", "batchppo-halfcheetah"),
@@ -32,7 +32,24 @@ from pronghorn.types import UserError
         ("CartPole-v1", "impala", "impala-cartpole"),
         ("Ant-v5", "impala", "impala-mujoco"),
         ("Acrobot-v1", "a2c", "a2c-classic"),
-        ("LunarLander-v3", "a2c", "a2c-generic"),
+        ("LunarLander-v3", "a2c", "a2c-box2d"),
+        ("BipedalWalkerHardcore-v3", "ppo", "ppo-box2d"),
+        ("CarRacing-v3", "ppo", "ppo-generic"),
+        ("dm_control/cheetah-run", "ppo", "ppo-dm-control"),
+        ("dm_control/cartpole-swingup", "impala", "impala-dm-control"),
+        ("VizdoomBasic-v1", "ppo", "ppo-vizdoom"),
+        ("VizdoomDeathmatch-MultiBinary-v1", "batchppo", "batchppo-generic"),
+        ("envpool/CartPole-v1", "ppo", "ppo-cartpole"),
+        ("envpool/HalfCheetah-v5", "batchppo", "batchppo-halfcheetah"),
+        ("envpool/HumanoidStandup-v4", "ppo", "ppo-mujoco"),
+        ("envpool/LunarLanderContinuous-v3", "ppo", "ppo-box2d"),
+        ("envpool/Pong-v5", "impala", "impala-atari"),
+        ("envpool/FishingDerby-v5", "ppo", "ppo-atari"),
+        ("envpool/FishSwim-v1", "ppo", "ppo-dm-control"),
+        ("envpool/PendulumSwingup-v1", "ppo", "ppo-dm-control"),
+        ("envpool/D1Basic-v1", "ppo", "ppo-vizdoom"),
+        ("envpool/CoinrunEasy-v0", "ppo", "ppo-generic"),
+        ("Pong-v5", "ppo", "ppo-generic"),
     ],
 )
 def test_preset_of_an_env(env: str, algorithm: str, name: str) -> None:
@@ -70,8 +87,28 @@ def test_every_preset_can_run(preset: str) -> None:
 
 @pytest.mark.parametrize("algorithm", algorithms())
 def test_every_algorithm_has_a_preset_for_every_family(algorithm: str) -> None:
-    for family in ("generic", "classic", "mujoco"):
+    for family in ("generic", "classic", "mujoco", "box2d", "dm-control"):
         assert f"{algorithm}-{family}" in presets()
+
+
+def test_families_of_envpool_are_those_of_its_registry() -> None:
+    pytest.importorskip("envpool")
+    from envpool.registration import registry
+
+    families = {
+        "envpool.atari": "ppo-atari",
+        "envpool.box2d": "ppo-box2d",
+        "envpool.mujoco.dmc": "ppo-dm-control",
+        "envpool.mujoco.gym": "ppo-mujoco",
+        "envpool.vizdoom": "ppo-vizdoom",
+    }
+    wrong = []
+    for task, (family, *_) in registry.specs.items():
+        preset = resolve(f"envpool/{task}", "ppo")[0]
+        expected = families.get(family, "ppo-generic")
+        if preset != expected and family != "envpool.classic_control" and not task.startswith("CarRacing"):
+            wrong.append((task, family, preset))
+    assert wrong == []
 
 
 def test_presets_share_nothing() -> None:

@@ -11,6 +11,7 @@ from tools import ailing
 from pronghorn.processes.supervise import unread
 from pronghorn.tools import examine
 from pronghorn.tools.examine import Chosen, Finding, Order
+from pronghorn.types import UserError
 
 HERE = {"worker"}
 """Says that torch is loaded, if it is in the process of these tests."""
@@ -106,6 +107,19 @@ def test_engines_are_chosen_by_rule() -> None:
     order = Order("ALE/Pong-v5", {}, 60, num_envs=8, groups=1, notes_fd=-1, steps=10)
     chosen = [message for message in examine.examine(order, unread()) if isinstance(message, Chosen)]
     assert chosen == [Chosen("native", "native: ale-py steps these environments")]
+
+
+def test_of_engines_alone_only_what_they_lack_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("envpool")
+    with pytest.raises(UserError, match="envpool/CartPole-v1 can be made, but steps many environments at once"):
+        examined("envpool/CartPole-v1", steps=1)
+
+    def needy(*_: Any, **__: Any) -> None:
+        raise ImportError("it requires Qt\n`apt install qtbase5-dev`")
+
+    monkeypatch.setattr("envpool.make_spec", needy)
+    with pytest.raises(UserError, match=r"CoinrunEasy-v0 cannot be made: it requires Qt `apt install qtbase5-dev`$"):
+        examined("envpool/CoinrunEasy-v0", steps=1)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,15 @@ def test_box2d(env, rounds):
 
 @needs("dm_control")
 @pytest.mark.parametrize(
-    ("task", "seconds", "rounds"), [("cartpole-balance", 0.5, 60), ("humanoid-walk", 0.5, 30), ("lqr-lqr_2_1", 0.3, 25)]
+    ("task", "seconds", "rounds"),
+    [
+        ("cartpole-balance", 0.5, 60),
+        ("cheetah-run", 0.2, 30),
+        ("humanoid-walk", 0.5, 30),
+        ("lqr-lqr_2_1", 0.3, 25),
+        ("manipulator-bring_ball", 0.2, 25),
+        ("walker-walk", 0.5, 30),
+    ],
 )
 def test_dm_control(task, seconds, rounds):
     check_env_contract(serial(f"dm_control/{task}", time_limit=seconds), rounds, num_envs=2)

@@ -30,7 +30,7 @@ from pronghorn.processes.supervise import CLOSE, CONSTRUCT, NOTE_WORDS, RESET, S
 from pronghorn.seeding import Domain, episode_seed, generator
 from pronghorn.tree import Tree
 from pronghorn.types import ACTION_MASK, EnvSpec, Leaf, UserError
-from pronghorn.vec.engines import native_rule
+from pronghorn.vec.engines import native_rule, native_spec
 from pronghorn.vec.layout import choose, random_actions
 
 Verdict = Literal["ok", "warning", "hurts"]
@@ -58,6 +58,9 @@ UNEVEN, LONG_STEP = 20.0, 0.01
 """Steps are uneven where one in twenty takes this many times the median, and at least so many seconds."""
 
 RENDER_MODE = "rgb_array"
+
+ENGINES_ALONE = ("EnvPool", "gymnasium vector")
+"""Engines of envs that cannot be made one by one."""
 
 
 @dataclass(frozen=True)
@@ -529,11 +532,15 @@ def check_rendering(patient: Patient, order: Order, notes: Notes) -> Finding:
 def examine(order: Order, notes: Notes) -> Iterator[Any]:
     """All that is told to the parent, in order.
 
-    Raises what the env raises when it is made.
+    Raises what the env raises when it is made, and UserError where it only exists as one of many.
     """
 
     def factory() -> Env:
         return make(order.env, order.env_args, order.imports)
+
+    if native_rule(order.env) in ENGINES_ALONE:
+        native_spec(order.env, order.env_args)  # says what is missing, or wrong with the arguments
+        raise UserError(f"{order.env} can be made, but steps many environments at once, which cannot be examined")
 
     start = time.perf_counter()
     patient = Patient(factory, notes)
