@@ -42,7 +42,8 @@ def test_differences_and_their_verdicts(tmp_path: Path) -> None:
     ]
     for pair in found.pairs:
         scores = [found.groups[index].tasks for index in (pair.first, pair.second)]
-        assert pair.welch == statistics.difference_of_means(*scores)
+        assert pair.of_means == statistics.difference_of_means(*scores)
+        assert pair.of_medians == statistics.difference_of_medians(*scores)
     unclear = "not significant (95% interval includes 0)"
     assert [pair.verdict for pair in found.pairs] == [unclear, unclear, "significant"]
     assert found.remarks == ["3 differences, each at 95%: of twenty that are luck, one is called significant"]
@@ -97,7 +98,8 @@ def test_over_all_envs_with_normalised_scores(tmp_path: Path) -> None:
     assert (0.5 + 0.5) / 2 <= low < first.mean < high <= (1 + 1.5) / 2
     (pair,) = found.pairs
     assert pair.means == pytest.approx(first.mean - second.mean)
-    assert pair.welch == statistics.difference_of_means(first.tasks, second.tasks)
+    assert pair.of_medians is None
+    assert pair.of_means == statistics.difference_of_means(first.tasks, second.tasks)
     assert found.remarks[0] == "ppo, discount 0.25 has no runs on B-v0; left out"
 
 
@@ -112,11 +114,12 @@ def test_the_table_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert " ".join(lines[2].split()) == "#1 ppo, discount 0.99 3 2,000 2,000 2,000 1,000 … 3,000"
     assert " ".join(lines[3].split()) == "#2 ppo, discount 0.5 3 0 0 0 −1 … 1"
     assert {len(line) for line in lines[1:4]} == {len(lines[1])}
-    assert lines[4] == (
-        "  #1 less #2: means 2,000 (−484.1 … 4,484), medians 2,000: not significant (95% interval includes 0)"
-    )
-    assert lines[5:7] == ["", "B-v0: eval/return at the end of each run"]
-    assert " ".join(lines[8].split()) == "#3 ppo, discount 0.99 1 1 1 1 none"
+    assert lines[4:6] == [
+        "  #1 less #2: means 2,000 (−484.1 … 4,484), medians 2,000",
+        "              not significant (95% interval includes 0)",
+    ]
+    assert lines[6:8] == ["", "B-v0: eval/return at the end of each run"]
+    assert " ".join(lines[9].split()) == "#3 ppo, discount 0.99 1 1 1 1 none"
     assert lines[-1] == "n < 5 in #1, #2, #3: intervals are rough, that of a mean too narrow"
 
 
@@ -144,9 +147,10 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "first": 0,
             "second": 1,
             "difference_of_means": -2.5,
-            "interval": None,
+            "means_interval": None,
             "significant": None,
             "difference_of_medians": -2.5,
+            "medians_interval": None,
         }
     ]
     assert len(found["remarks"]) == 1

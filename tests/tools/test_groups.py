@@ -73,6 +73,20 @@ def test_a_label_names_the_preset_and_what_was_changed_from_it(tmp_path: Path) -
     ]
 
 
+def test_of_many_options_a_label_names_those_that_tell_groups_apart(tmp_path: Path) -> None:
+    """Six differ, four of them together; two are needed."""
+    many = {"learning_rate": 0.5, "epochs": 3, "minibatches": 2, "num_envs": 8}
+    base = RunConfig(env="e")
+    configs = [override(base, **changes, discount=g) for changes in ({}, many) for g in (0.5, 0.75)]
+    configs[0] = override(configs[0], gae_lambda=0.25)
+    found = collected(tmp_path, configs)
+    assert [group.label for group in found] == [
+        f"ppo, num envs {envs}, discount {discount} … 4 more" for envs in (16, 8) for discount in (0.5, 0.75)
+    ]
+    few = collected(tmp_path / "few", [base, override(base, **many)])
+    assert few[1].label == "ppo, num envs 8, epochs 3, minibatches 2, learning rate 0.5"
+
+
 def test_other_algorithms_are_told_by_their_name_alone(tmp_path: Path) -> None:
     impala = RunConfig(env="e", algorithm="impala", loss=ImpalaConfig())
     assert [group.label for group in collected(tmp_path, [RunConfig(env="e"), impala])] == ["ppo", "impala"]

@@ -121,6 +121,18 @@ def test_welch_without_spread_and_without_a_second_run() -> None:
     assert statistics.difference_of_means([a], [one]) is None
 
 
+def test_difference_of_medians_is_bootstrapped_where_there_are_enough_scores() -> None:
+    a, b = np.array([[10.0, 20, 30, 40, 90], [0.0, 1, 2, 3, 100]])
+    found = statistics.difference_of_medians([a], [b])
+    random = np.random.default_rng(5)
+    draws = [np.median(scores[random.integers(5, size=(20_000, 5))], axis=1) for scores in (a, b)]
+    assert found is not None and found.value == 28
+    assert (found.low, found.high) == tuple(np.percentile(draws[0] - draws[1], (2.5, 97.5)))
+    assert statistics.difference_of_medians([a], [b[:4]]) is None
+    same = statistics.difference_of_medians([a], [a])
+    assert same is not None and same.low == -same.high  # each group is drawn for itself
+
+
 def test_welch_covers_with_three_seeds_where_the_bootstrap_does_not() -> None:
     """Why differences are not bootstrapped: of 95% intervals about four fifths would hold what they promise."""
     random = np.random.default_rng(0)

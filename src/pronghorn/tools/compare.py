@@ -12,11 +12,8 @@ import numpy as np
 
 from pronghorn.tools import groups, statistics
 from pronghorn.tools.groups import Group, Scale
-from pronghorn.tools.statistics import Array, Difference
+from pronghorn.tools.statistics import FEW, Array, Difference
 from pronghorn.types import UserError
-
-FEW = 5
-"""Fewer runs than this make intervals rough."""
 
 RESAMPLES = 10_000
 
@@ -86,24 +83,28 @@ class Pair:
     second: int
     means: float
     medians: float
-    welch: Difference | None
+    of_means: Difference | None
+    """with Welch's interval; None where a group is a single run"""
+    of_medians: Difference | None
+    """with the bootstrap's interval; None where a group has few runs"""
 
     @property
     def verdict(self) -> str:
-        """In words."""
-        if self.welch is None:
+        """On the means, in words."""
+        if self.of_means is None:
             return "no interval: one of the two is a single run"
-        return "significant" if self.welch.significant else "not significant (95% interval includes 0)"
+        return "significant" if self.of_means.significant else "not significant (95% interval includes 0)"
 
     def as_json(self) -> dict[str, Any]:
-        """Interval and verdict are null where there is none."""
+        """Intervals and verdict are null where there is none."""
         return {
             "first": self.first,
             "second": self.second,
             "difference_of_means": self.means,
-            "interval": None if self.welch is None else (self.welch.low, self.welch.high),
-            "significant": None if self.welch is None else self.welch.significant,
+            "means_interval": _interval(self.of_means),
+            "significant": None if self.of_means is None else self.of_means.significant,
             "difference_of_medians": self.medians,
+            "medians_interval": _interval(self.of_medians),
         }
 
 
@@ -141,12 +142,10 @@ class Comparison:
             yield from _aligned(rows)
             for pair in self.pairs:
                 if pair.first in own:
-                    ends = None if pair.welch is None else (pair.welch.low, pair.welch.high)
-                    interval = f" ({_ends(ends)})" if ends else ""
-                    yield (
-                        f"  #{pair.first + 1} less #{pair.second + 1}: means {_number(pair.means)}{interval}, medians "
-                        f"{_number(pair.medians)}: {pair.verdict}"
-                    )
+                    means = _number(pair.means) + _bracket(_interval(pair.of_means))
+                    medians = _number(pair.medians) + _bracket(_interval(pair.of_medians))
+                    yield f"  #{pair.first + 1} less #{pair.second + 1}: means {means}, medians {medians}"
+                    yield f"  {' ' * len(f'#{pair.first + 1} less #{pair.second + 1}:')} {pair.verdict}"
             yield ""
 
 
@@ -163,7 +162,14 @@ def compare(runs: Sequence[Path], key: str = "eval/return", normalise: Path | No
         scores, left_out = normalised(scores, scales)
         remarks += left_out
     pairs = [
-        Pair(i, j, a.mean - b.mean, a.median - b.median, statistics.difference_of_means(a.tasks, b.tasks))
+        Pair(
+            i,
+            j,
+            a.mean - b.mean,
+            a.median - b.median,
+            statistics.difference_of_means(a.tasks, b.tasks),
+            statistics.difference_of_medians(a.tasks, b.tasks),
+        )
         for (i, a), (j, b) in combinations(enumerate(scores), 2)
         if a.env == b.env
     ]
@@ -226,6 +232,14 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _interval(difference: Difference | None) -> tuple[float, float] | None:
+    return None if difference is None else (difference.low, difference.high)
+
+
+def _bracket(ends: tuple[float, float] | None) -> str:
+    return f" ({_ends(ends)})" if ends else ""
 
 
 def _ends(ends: tuple[float, float]) -> str:

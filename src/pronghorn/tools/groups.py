@@ -46,6 +46,9 @@ BESIDE = frozenset(
 )
 """Options that decide neither what is learnt nor how fast, or that are told in other ways."""
 
+NAMED = 4
+"""Options that a label names, unless more are needed to tell groups apart."""
+
 SPEED = frozenset({"device", "threads", "compile", "layout", "workers"})
 """Options that decide only how fast."""
 
@@ -118,9 +121,11 @@ def labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run, one of each group: the algorithm, and what tells it from others of that algorithm and env.
 
     Where presets differ, the preset and what was changed from it. Options named for one env are named for all, so that
-    a label means the same in every panel.
+    a label means the same in every panel. Of more than ``NAMED`` options only as many are named as tell groups apart.
     """
-    return [", ".join([run.algorithm, *_telling(run, runs)]) for run in runs]
+    kin = {run.algorithm: [other for other in runs if other.algorithm == run.algorithm] for run in runs}
+    telling = {algorithm: _telling(several) for algorithm, several in kin.items()}
+    return [_label(run, *telling[run.algorithm]) for run in runs]
 
 
 def read_metrics(path: Path, wanted: Callable[[str], bool], place: str = "step") -> dict[str, Series]:
@@ -251,18 +256,38 @@ def _changed(run: Run) -> set[str]:
     return set() if usual is None else {name for name, value in run.options.items() if usual.get(name) != value}
 
 
-def _telling(run: Run, runs: Sequence[Run]) -> list[str]:
-    kin = [other for other in runs if other.algorithm == run.algorithm]
+def _label(run: Run, presets: bool, names: Sequence[str], others: int) -> str:
+    words = [run.algorithm, *([f"preset {run.preset or 'none'}"] if presets else [])]
+    for name in names:
+        words.append(f"{name.removeprefix('env_args.').replace('_', ' ')} {number(run.options.get(name))}")
+    return ", ".join(words) + (f" … {others} more" if others else "")
+
+
+def _telling(kin: Sequence[Run]) -> tuple[bool, list[str], int]:
+    """(whether presets differ, the options to name, how many differ besides) among runs of one algorithm."""
     rivals = [(a, b) for a, b in combinations(kin, 2) if a.env == b.env]
-    differing: set[str] = set()
-    for a, b in rivals:
-        names = {name for name in a.options | b.options if a.options.get(name) != b.options.get(name)}
-        differing |= names if a.preset == b.preset else names & (_changed(a) | _changed(b))
-    words = [f"preset {run.preset or 'none'}"] if any(a.preset != b.preset for a, b in rivals) else []
-    for name in dict.fromkeys(name for other in kin for name in other.options):
-        if name in differing:
-            words.append(f"{name.removeprefix('env_args.').replace('_', ' ')} {number(run.options.get(name))}")
-    return words
+    differing: dict[str, list[int]] = {}
+    """by option: the pairs that it tells apart"""
+    for index, (a, b) in enumerate(rivals):
+        for name in a.options | b.options:
+            if a.options.get(name) != b.options.get(name) and (
+                a.preset == b.preset or name in _changed(a) | _changed(b)
+            ):
+                differing.setdefault(name, []).append(index)
+    names = [name for name in dict.fromkeys(name for run in kin for name in run.options) if name in differing]
+    if len(names) > NAMED:
+        names = _enough(names, differing, {index for index, (a, b) in enumerate(rivals) if a.preset == b.preset})
+    return any(a.preset != b.preset for a, b in rivals), names, len(differing) - len(names)
+
+
+def _enough(names: Sequence[str], differing: dict[str, list[int]], pairs: set[int]) -> list[str]:
+    """Those of ``names`` that tell all ``pairs`` apart, the most telling first chosen."""
+    chosen = []
+    while pairs:
+        best = max(names, key=lambda name: len(pairs.intersection(differing[name])))
+        pairs = pairs.difference(differing[best])
+        chosen.append(best)
+    return [name for name in names if name in chosen]
 
 
 def _reports(path: Path) -> Iterator[dict[str, Any]]:

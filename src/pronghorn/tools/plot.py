@@ -51,6 +51,12 @@ BANDS: dict[Statistic, tuple[str, Callable[[Sequence[Array]], Band]]] = {
 PLACES = 500
 """Points of a curve, at most."""
 
+SLACK = 0.01
+"""Share of the longest run by which reports of different seeds may lie apart and count as of the same place."""
+
+SINGLE_RUNS = 3
+"""Groups on a panel with which single runs are shown as thin lines; of more they would be a thicket."""
+
 CUT_SHORT = 0.9
 """Runs that end before this share of the longest of their group are pointed out."""
 
@@ -170,15 +176,19 @@ def on_grid(tasks: Sequence[Sequence[Series]]) -> tuple[Array, list[Array]]:
     """(places [M], values [n, M] of each task) where all runs of all tasks have data.
 
     The places are those of all reports within the range that every run covers, or evenly spaced where these are more
-    than ``PLACES``. Between two reports a run is interpolated linearly. M is 0 where no range is covered by all.
+    than ``PLACES``; one where every run has a single report. A run covers what lies between its reports, where it is
+    interpolated linearly, and ``SLACK`` around. M is 0 where no range is covered by all.
     """
     runs = [run for task in tasks for run in task]
-    first = max(places[0] for places, _ in runs)
-    last = min(places[-1] for places, _ in runs)
+    slack = SLACK * max(places[-1] for places, _ in runs)
+    first = max(places[0] for places, _ in runs) - slack
+    last = min(places[-1] for places, _ in runs) + slack
     grid = np.unique(np.concatenate([places for places, _ in runs]))
     grid = grid[(grid >= first) & (grid <= last)]
-    if len(grid) > PLACES:
-        grid = np.linspace(first, last, PLACES)
+    if len(grid) and all(len(places) == 1 for places, _ in runs):
+        grid = grid.mean(keepdims=True)
+    elif len(grid) > PLACES:
+        grid = np.linspace(grid[0], grid[-1], PLACES)
     return grid, [np.stack([np.interp(grid, *run) for run in task]) for task in tasks]
 
 
@@ -195,16 +205,18 @@ def draw(panels: Sequence[Panel], x: X, statistic: Statistic = "median") -> Figu
     columns = len(panels) if len(panels) <= 3 else math.ceil(math.sqrt(len(panels)))
     rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
-    legend_height = 0.24 * len(names)
     width, height = (6.4, 4.1) if columns == 1 else (4.4, 3.5) if columns <= 3 else (3.4, 2.8)
-    figure = Figure(figsize=(width * columns, height * rows + min(legend_height, 2.0)), layout="constrained")
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for unused in axes.flat[len(panels) :]:
         unused.remove()
     scale, xlabel = _unit(panels, x)
     for index, (panel, place) in enumerate(zip(panels, axes.flat, strict=False)):
         for curve in panel.curves:
-            draw_curve(place, curve, *_style(names.index(curve.label)), scale, statistic)
+            colour, dashes = _style(names.index(curve.label))
+            if curve.n > 1 and len(curve.tasks) == 1 and len(panel.curves) <= SINGLE_RUNS:
+                draw_runs(place, curve.tasks[0], colour, scale)
+            draw_curve(place, curve, colour, dashes, scale, statistic)
         _dress(place, panel.title)
         if index % columns == 0 or panel.ylabel != panels[index - 1].ylabel:
             place.set_ylabel(panel.ylabel)
@@ -214,23 +226,26 @@ def draw(panels: Sequence[Panel], x: X, statistic: Statistic = "median") -> Figu
     return figure
 
 
+def draw_runs(place: Axes, runs: Sequence[Series], colour: str, scale: float) -> None:
+    """Thin lines, or dots."""
+    for places, values in runs:
+        marker = "." if len(places) == 1 else ""
+        place.plot(places / scale, values, color=colour, linewidth=0.5, alpha=0.35, marker=marker)
+
+
 def draw_curve(place: Axes, curve: Curve, colour: str, dashes: Any, scale: float, statistic: Statistic) -> None:
-    """A band under a line, for one seed a line alone; the single runs, where they are few, as thin lines."""
-    runs = [run for task in curve.tasks for run in task]
-    several = curve.n > 1
-    if several and len(curve.tasks) == 1:
-        for places, values in runs:
-            place.plot(places / scale, values, color=colour, linewidth=0.5, alpha=0.35)
+    """A line on a band, for one seed a line alone; where there is a single place, a dot on a bar."""
     grid, values = on_grid(curve.tasks)
     if not len(grid):
         return
     band = BANDS[statistic][1](values)
-    if several:
+    several, point = curve.n > 1, len(grid) == 1
+    if several and point:
+        place.vlines(grid / scale, band.low, band.high, color=colour, alpha=0.3, linewidth=6)
+    elif several:
         place.fill_between(grid / scale, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-    marker = "o" if len(grid) == 1 else ""
-    place.plot(
-        grid / scale, band.middle, color=colour, linestyle=dashes, linewidth=2.0 if several else 1.2, marker=marker
-    )
+    width, marker = 2.0 if several else 1.2, "o" if point else ""
+    place.plot(grid / scale, band.middle, color=colour, linestyle=dashes, linewidth=width, marker=marker)
 
 
 def _is_shown(name: str, key: str) -> bool:
@@ -281,7 +296,7 @@ def _dress(place: Axes, title: str) -> None:
     place.set_title(title, fontweight="bold", loc="left", fontsize=11.5)
     place.margins(x=0.01)
     place.set_xlim(left=0)
-    place.xaxis.set_major_locator(MaxNLocator(5))
+    place.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
     place.grid(color="#e5e5e5", linewidth=0.8)
@@ -292,7 +307,7 @@ def _dress(place: Axes, title: str) -> None:
 
 
 def _legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], statistic: Statistic) -> None:
-    """Below all panels: what each line is and of how many runs, and what a band is."""
+    """Below all panels, in height that is added: what each line is and of how many runs, and what a band is."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -307,12 +322,14 @@ def _legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], stati
         count = f"n={least}" if least == most else f"n={least} to {most}"
         texts.append("\n".join(textwrap.wrap(f"{name} ({count})", 60)))
     longest = max(len(line) for text in texts for line in text.splitlines())
-    columns = max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7)))
+    columns = min(len(names), max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7))))
+    lines = sum(text.count("\n") + 1.3 for text in texts) / columns + 2
+    figure.set_figheight(figure.get_figheight() + 0.17 * lines)
     figure.legend(
         handles,
         texts,
         loc="outside lower center",
-        ncols=min(columns, len(names)),
+        ncols=columns,
         frameon=False,
         fontsize=9.5,
         title=BANDS[statistic][0] if any(curve.n > 1 for panel in panels for curve in panel.curves) else None,

@@ -21,6 +21,9 @@ Statistic: TypeAlias = Callable[[Array], Array]
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
+FEW = 5
+"""Fewer scores than this make intervals rough."""
+
 CHUNK = 1 << 21
 """Numbers that are resampled at once: 16 MiB."""
 
@@ -75,16 +78,7 @@ def interval(strata: Sequence[Array], statistic: Statistic, resamples: int = RES
     As many runs as there are of each task are drawn with replacement, whole curves, and the statistic is taken of all
     that were drawn; the interval leaves out 2.5% of such values on either side. The draws are the same at every call.
     """
-    random = np.random.default_rng(0)
-    drawn = [random.integers(len(scores), size=(resamples, len(scores))) for scores in strata]
-    width = strata[0].shape[1]
-    step = max(1, CHUNK // (resamples * sum(map(len, strata))))
-    parts = []
-    for start in range(0, width, step):
-        picked = [scores[rows, start : start + step] for scores, rows in zip(strata, drawn, strict=True)]
-        parts.append(_percentiles(statistic(np.concatenate(picked, axis=1))))
-    low, high = np.concatenate(parts, axis=1) if parts else np.empty((2, 0))
-    return low, high
+    return _ends(_drawn(strata, statistic, resamples, np.random.default_rng(0)))
 
 
 def difference_of_means(first: Sequence[Array], second: Sequence[Array]) -> Difference | None:
@@ -107,6 +101,20 @@ def difference_of_means(first: Sequence[Array], second: Sequence[Array]) -> Diff
     return Difference(value, value - half, value + half)
 
 
+def difference_of_medians(first: Sequence[Array], second: Sequence[Array]) -> Difference | None:
+    """The bootstrap's interval for the difference of the medians of all scores, which are [n] in each stratum.
+
+    None where a stratum has less than ``FEW`` scores: the interval would be too narrow.
+    """
+    if min(map(len, [*first, *second])) < FEW:
+        return None
+    random = np.random.default_rng(0)
+    a, b = (_drawn([scores[:, None] for scores in strata], _median, 10_000, random) for strata in (first, second))
+    value = np.median(np.concatenate(first)) - np.median(np.concatenate(second))
+    low, high = _ends(a - b)
+    return Difference(float(value), float(low[0]), float(high[0]))
+
+
 def student_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """t with P(|T| < t) = ``confidence`` for Student's T with ``freedom`` ≥ 1, to four digits.
 
@@ -120,8 +128,24 @@ def student_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     return float(math.sqrt(freedom) * math.tan(angle))
 
 
-def _percentiles(values: Array) -> Array:
-    """[R, M] → [2, M]."""
-    outside = (1 - CONFIDENCE) / 2
-    result: Array = np.percentile(values, (100 * outside, 100 * (1 - outside)), axis=0)
+def _drawn(strata: Sequence[Array], statistic: Statistic, resamples: int, random: np.random.Generator) -> Array:
+    """[R, M]: the statistic of each resample, computed for so many places at a time as memory allows."""
+    rows = [random.integers(len(scores), size=(resamples, len(scores))) for scores in strata]
+    step = max(1, CHUNK // (resamples * sum(map(len, strata))))
+    parts = [np.empty((resamples, 0))]
+    for start in range(0, strata[0].shape[1], step):
+        picked = [scores[own, start : start + step] for scores, own in zip(strata, rows, strict=True)]
+        parts.append(statistic(np.concatenate(picked, axis=1)))
+    return np.concatenate(parts, axis=1)
+
+
+def _median(scores: Array) -> Array:
+    result: Array = np.median(scores, axis=-2)
     return result
+
+
+def _ends(drawn: Array) -> tuple[Array, Array]:
+    """[R, M] → what leaves out the same share on either side, [M] each."""
+    outside = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(drawn, (outside, 100 - outside), axis=0)
+    return low, high
