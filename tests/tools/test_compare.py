@@ -22,8 +22,8 @@ def seeds(directory: Path, scores: tuple[float, ...], env: str = "A-v0", **optio
 
 
 def test_the_numbers_of_groups(tmp_path: Path) -> None:
-    found = compare([*seeds(tmp_path / "a", GOOD), *seeds(tmp_path / "b", BAD, "B-v0")])
-    a, b = found.groups
+    paths = [*seeds(tmp_path / "a", GOOD), *seeds(tmp_path / "b", BAD, "B-v0")]
+    a, b = (found := compare(paths)).groups
     assert (a.env, a.label, a.n, a.median, a.iqm, a.mean) == ("A-v0", "ppo", 5, 12, 12, 17.2)
     assert (b.env, b.n, b.median, b.iqm, b.mean) == ("B-v0", 5, 3, 3, 3)
     assert found.pairs == found.remarks == []
@@ -47,6 +47,13 @@ def test_differences_and_their_verdicts(tmp_path: Path) -> None:
     unclear = "not significant (95% interval includes 0)"
     assert [pair.verdict for pair in found.pairs] == [unclear, unclear, "significant"]
     assert found.remarks == ["3 differences, each at 95%: of twenty that are luck, one is called significant"]
+
+
+def test_groups_of_an_env_stand_together(tmp_path: Path) -> None:
+    paths = seeds(tmp_path / "a", GOOD, "a") + seeds(tmp_path / "b", GOOD, "b")
+    assert [group.env for group in compare(paths).groups] == ["a", "b"]
+    paths += seeds(tmp_path / "late", BAD, "a", discount=0.5)
+    assert [group.env for group in compare(paths).groups] == ["a", "a", "b"]
 
 
 def test_few_seeds_are_pointed_out(tmp_path: Path) -> None:

@@ -178,10 +178,11 @@ def test_why_a_run_without_reports_lacks_a_key(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_run_are_pointed_out(tmp_path: Path) -> None:
-    run, _ = make_seeds(tmp_path, [{1: 2.0}, {1: 2.0}])
-    shutil.copytree(run, tmp_path / "copy")
+    first, _, last = make_seeds(tmp_path, [{1: 2.0}] * 3)
+    for run in (first, last):
+        shutil.copytree(run, tmp_path / f"copy of {run.name}")
     remarks = groups.repeated_seeds(groups.collect([tmp_path]))
-    assert remarks == ["seed 0 of ppo on CartPole-v1 is there 2 times: such runs are no independent ones"]
+    assert remarks == ["ppo on CartPole-v1 has more than one run of seed 0, 2: such runs are not independent"]
 
 
 def test_scales_are_found_by_the_env_or_its_short_name(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_the_unit_of_time_follows_its_length(seconds: int, unit: str, tmp_path: 
 def test_runs_of_different_lengths_are_pointed_out(tmp_path: Path) -> None:
     a, b = make_seeds(tmp_path, [{0: 0.0, 1000: 10.0}, {0: 0.0, 500: 5.0}])
     panels, remarks = plot.arrange(groups.collect([a, b]), "eval/return", "steps")
-    assert remarks == [f"{b} ends at 500 of 1k steps, and with it the curve of its group"]
+    assert remarks == [f"{b} ends at 500 of 1,000 steps, and with it the curve of its group"]
     (place,) = plot.draw(panels, "steps").axes
     assert thick(place)[0].get_xydata().tolist() == [[0, 0], [500, 5]]
 

@@ -182,7 +182,7 @@ def compare(runs: Sequence[Path], key: str = "eval/return", normalise: Path | No
 
 
 def final_scores(found: Sequence[Group], key: str) -> tuple[list[Scores], list[str]]:
-    """(scores of the groups that have any, remarks). Raises UserError where no run has the key."""
+    """(scores of the groups that have any, by env; remarks). Raises UserError where no run has the key."""
     result = []
     lacking: list[str] = []
     remarks = groups.repeated_seeds(found)
@@ -201,6 +201,8 @@ def final_scores(found: Sequence[Group], key: str) -> tuple[list[Scores], list[s
             result.append(Scores(group.env, group.label, (np.asarray(scores, np.float64),)))
     if not result:
         raise UserError(lacking[0])
+    envs = list(dict.fromkeys(scores.env for scores in result))
+    result.sort(key=lambda scores: envs.index(scores.env))
     return result, [*(f"{line}; left out" for line in lacking), *remarks]
 
 

@@ -157,12 +157,17 @@ def lacks(path: Path, key: str, place: str = "step") -> str:
 
 
 def repeated_seeds(groups: Sequence[Group]) -> list[str]:
-    """Remarks on runs of a group that are likely copies of each other, a line each."""
-    return [
-        f"seed {seed} of {group.label} on {group.env} is there {count} times: such runs are no independent ones"
+    """Remarks on groups with runs that are likely copies of each other, a line each."""
+    repeated = {
+        (group.env, group.label): [
+            str(seed) for seed, count in Counter(run.seed for run in group.runs).items() if count > 1
+        ]
         for group in groups
-        for seed, count in Counter(run.seed for run in group.runs).items()
-        if count > 1
+    }
+    return [
+        f"{label} on {env} has more than one run of seed {', '.join(seeds)}: such runs are not independent"
+        for (env, label), seeds in repeated.items()
+        if seeds
     ]
 
 

@@ -57,6 +57,9 @@ SLACK = 0.01
 SINGLE_RUNS = 3
 """Groups on a panel with which single runs are shown as thin lines; of more they would be a thicket."""
 
+DOTTED = 12
+"""Places of a curve, up to which each is a dot too."""
+
 CUT_SHORT = 0.9
 """Runs that end before this share of the longest of their group are pointed out."""
 
@@ -159,7 +162,7 @@ def aggregate(panels: Sequence[Panel], scales: dict[str, Scale]) -> tuple[Panel,
         for curve in panel.curves:
             scaled = [(places, (values - low) / (high - low)) for places, values in curve.tasks[0]]
             tasks.setdefault(curve.label, {})[panel.env] = scaled
-    whole = Panel("", panels[0].key, f"{len(envs)} environments", f"normalised {panels[0].ylabel}")
+    whole = Panel("", panels[0].key, f"{len(envs)} environments", f"normalised {panels[0].ylabel}".replace(" (", "\n("))
     remarks = []
     for label, by_env in tasks.items():
         missing = [env for env in envs if env not in by_env]
@@ -244,8 +247,15 @@ def draw_curve(place: Axes, curve: Curve, colour: str, dashes: Any, scale: float
         place.vlines(grid / scale, band.low, band.high, color=colour, alpha=0.3, linewidth=6)
     elif several:
         place.fill_between(grid / scale, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-    width, marker = 2.0 if several else 1.2, "o" if point else ""
-    place.plot(grid / scale, band.middle, color=colour, linestyle=dashes, linewidth=width, marker=marker)
+    place.plot(
+        grid / scale,
+        band.middle,
+        color=colour,
+        linestyle=dashes,
+        linewidth=2.0 if several else 1.2,
+        marker="o" if len(grid) <= DOTTED else "",
+        markersize=6 if point else 3.5,
+    )
 
 
 def _is_shown(name: str, key: str) -> bool:
@@ -265,7 +275,7 @@ def _ends(group: str, runs: Sequence[Path], several: Sequence[Series], x: X) -> 
         return [f"the {len(runs)} runs of {group} have no {x} in common: no curve is drawn"]
     ends = [float(places[-1]) for places, _ in several]
     return [
-        f"{run} ends at {number(end)} of {number(max(ends))} {x}, and with it the curve of its group"
+        f"{run} ends at {end:,.0f} of {max(ends):,.0f} {x}, and with it the curve of its group"
         for run, end in zip(runs, ends, strict=True)
         if end == min(ends) < CUT_SHORT * max(ends)
     ]
@@ -294,8 +304,7 @@ def _dress(place: Axes, title: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     place.set_title(title, fontweight="bold", loc="left", fontsize=11.5)
-    place.margins(x=0.01)
-    place.set_xlim(left=0)
+    place.set_xlim(0, 1.02 * place.dataLim.x1 or 1)
     place.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
@@ -320,7 +329,7 @@ def _legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], stati
         line = Line2D([], [], color=colour, linestyle=dashes, linewidth=2.0 if most > 1 else 1.2)
         handles.append((Patch(color=colour, alpha=0.2, linewidth=0), line) if most > 1 else line)
         count = f"n={least}" if least == most else f"n={least} to {most}"
-        texts.append("\n".join(textwrap.wrap(f"{name} ({count})", 60)))
+        texts.append("\n".join(textwrap.wrap(f"{name} ({count})", 72)))
     longest = max(len(line) for text in texts for line in text.splitlines())
     columns = min(len(names), max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7))))
     lines = sum(text.count("\n") + 1.3 for text in texts) / columns + 2
