@@ -30,9 +30,18 @@ def test_runs_are_found_once_and_below_a_directory(tmp_path: Path) -> None:
     assert groups.find([c, tmp_path / "x", a, a / ".." / "a"]) == [c, a, b]
 
 
-def test_a_directory_without_runs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{tmp_path} is not a run, and holds none"):
-        groups.find([tmp_path])
+@pytest.mark.parametrize("name", ["empty", "missing", "a.log"])
+def test_what_holds_no_run_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.log").touch()
+    with pytest.raises(UserError, match=f"{tmp_path / name} is not a run, and holds none"):
+        groups.find([tmp_path / name])
+
+
+def test_files_beside_runs_are_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", RunConfig(env="e"), REPORTS)
+    (tmp_path / "a.log").touch()
+    assert groups.find([run, tmp_path / "a.log"]) == [run]
 
 
 def test_runs_that_differ_in_what_does_not_matter_are_one_group(tmp_path: Path) -> None:

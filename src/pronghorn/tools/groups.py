@@ -77,9 +77,14 @@ class Group:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The runs among ``paths`` and, where a path is no run, below it; each once. Raises UserError if there is none."""
+    """The runs among ``paths`` and, where a path is no run, below it; each once.
+
+    Files are passed over: a pattern of the shell may take logs with it. Raises UserError for a directory that holds no
+    run, a path that does not exist, and where there are only files.
+    """
     found: dict[Path, Path] = {}
-    for path in paths:
+    directories = [path for path in paths if not path.is_file()]
+    for path in directories or paths:
         is_run = (path / "config.json").exists() or (path / "metrics.jsonl").exists()
         runs = [path] if is_run else list(_below(path))
         if not runs:
