@@ -118,14 +118,36 @@ class EvalOptions:
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Draw learning curves: the median and the quartiles over runs that differ only in their seed."""
+    """Draw learning curves: runs that differ only in their seed become one curve with a band."""
 
     runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
-    """directories of runs"""
+    """directories of runs, or directories that hold runs"""
     out: Path = Path("learning-curves.png")
     """picture to write: .png, .svg or .pdf"""
     key: str = "eval/return"
     """what to draw, a key of metrics.jsonl"""
+    x: Literal["steps", "frames", "seconds"] = "steps"
+    """over what: environment steps, simulator frames, wall-clock time"""
+    statistic: Literal["median", "iqm"] = "median"
+    """of the seeds: the median with the band from 25% to 75%, or the interquartile mean with its 95% interval"""
+    smooth: int = 1
+    """reports of a run that are averaged, the newest and those before it"""
+    normalise: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """one curve over all environments, of scores scaled by the rows NAME,LOW,HIGH of this CSV file"""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Compare final scores: a table of groups of runs that differ only in their seed, and of their differences."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    """directories of runs, or directories that hold runs"""
+    key: str = "eval/return"
+    """the newest value of which is the score, a key of metrics.jsonl"""
+    normalise: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """compare over all environments, by scores scaled by the rows NAME,LOW,HIGH of this CSV file"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line"""
 
 
 @dataclass(frozen=True)
@@ -216,9 +238,25 @@ def plot(arguments: list[str]) -> int:
     options = parse(PlotOptions, "plot", arguments)
     if not options.runs:
         raise UserError("RUN is missing; see 'pronghorn plot --help'")
+    if options.smooth < 1:
+        raise UserError(f"--smooth must be positive, not {options.smooth}")
     from pronghorn.tools import plot as tool
 
-    print(f"wrote {tool.plot(options.runs, options.out, options.key)}")
+    for remark in tool.plot(**_fields(options, PlotOptions)):
+        print(f"pronghorn: {remark}", file=sys.stderr)
+    print(f"wrote {options.out}")
+    return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """``compare RUN ...``."""
+    options = parse(CompareOptions, "compare", arguments)
+    if not options.runs:
+        raise UserError("RUN is missing; see 'pronghorn compare --help'")
+    from pronghorn.tools import compare as tool
+
+    comparison = tool.compare(options.runs, options.key, options.normalise)
+    print(json.dumps(comparison.as_json()) if options.json else comparison.table())
     return 0
 
 
@@ -277,6 +315,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": resume,
     "eval": evaluate,
     "plot": plot,
+    "compare": compare,
     "doctor": doctor,
     "bench": bench,
     "list": show,
