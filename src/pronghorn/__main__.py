@@ -15,6 +15,7 @@ commands:
   resume RUN      continue a run where it stopped
   eval RUN        play episodes with the agent of a run
   plot RUN ...    learning curves: median and quartiles over seeds
+  export RUN      write the policy of a run as ONNX, with all that it needs inside
   doctor ENV      check an environment before training on it
   list            environments, algorithms and presets
 

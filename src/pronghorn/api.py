@@ -80,7 +80,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
         _write_config(run, config)
         for reason in reasons:
             session.panel.message(reason)
-        session.event("start", 0, versions=_versions(), decisions=reasons)
+        session.event("start", 0, versions=versions(), decisions=reasons)
         session.prepare(stop)
         session.runner.start()
         return session.finish(stop)
@@ -116,7 +116,7 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
             session.event("warning", loaded.step, message=f"damaged checkpoint skipped: {skipped}")
         exact = session.runner.restore(loaded.tensors, loaded.state["run"])
         contract = "envs replayed to where they stood" if exact else "envs began new episodes"
-        session.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=_versions())
+        session.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=versions())
         session.panel.message(f"resumed from {loaded.path.name}: {contract}")
         session.prepare(stop)
         return session.finish(stop)
@@ -147,6 +147,8 @@ def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | No
 class Policy:
     """A trained agent to call from one's own code. Keeps the core state between calls; ``reset`` begins an episode.
 
+    ``inference`` holds the network, with the weights of ``step``.
+
     Args:
         run: directory of the run.
         sample: draw actions from the policy instead of taking its mode.
@@ -157,14 +159,15 @@ class Policy:
         loaded = checkpoint.load_latest(run)
         self.spec = build.env_spec(self.config)
         _check_spec(loaded, self.spec)
-        self._inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
-        self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
+        self.step = loaded.step
+        self.inference = Inference(build.agent(self.config, self.spec), "sample" if sample else "mode")
+        self.inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
         self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
         self.reset()
 
     def reset(self) -> None:
         """The next observation starts an episode."""
-        state = self._inference.agent.initial_state(1)
+        state = self.inference.agent.initial_state(1)
         self._first, self._core_state = True, tree.map(lambda tensor: tensor.numpy(), state)
         self._last_action = tree.map(lambda leaf: np.zeros((1, *leaf.shape), action_dtype(leaf)), self.spec.action)
 
@@ -178,10 +181,10 @@ class Policy:
             return np.array([word_numbers(value) if leaf.kind == "text" else value], leaf.dtype)
 
         batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
-        noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
-        if self._inference.agent.last_step is not None:
+        noise = self.inference.agent.distribution.draw_noise(self._rng, (1,))
+        if self.inference.agent.last_step is not None:
             batch = Inputs(batch, self._last_action, np.array([reward], np.float32))
-        choice = self._inference(batch, np.array([self._first]), self._core_state, noise)
+        choice = self.inference(batch, np.array([self._first]), self._core_state, noise)
         self._first, self._core_state, self._last_action = False, choice.core_state, choice.action
         return tree.map(lambda array: array[0], to_env_actions(self.spec.action, choice.action))
 
@@ -480,13 +483,14 @@ def _agent_state(loaded: checkpoint.Loaded) -> dict[str, Any]:
     return tree.below(loaded.tensors, "agent")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the packages that a run depends on, of Python and of the machine."""
     packages = {name: package_version(name) for name in ("pronghorn", "torch", "gymnasium", "numpy")}
     return {**packages, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _write_config(run: Path, config: RunConfig) -> None:
-    text = json.dumps({"config": to_json(config), "versions": _versions()}, indent=2)
+    text = json.dumps({"config": to_json(config), "versions": versions()}, indent=2)
     fresh = run / ".config.json"
     fresh.write_text(text + "\n")
     fresh.replace(run / "config.json")

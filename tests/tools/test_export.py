@@ -1,0 +1,246 @@
+"""Exported policies are the networks they came from: step by step, with everything inside, and read without us."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import rig
+import torch
+from tools.exported import Shown
+
+import pronghorn
+from pronghorn import api, build, checkpoint, tree
+from pronghorn.__main__ import main
+from pronghorn.networks.agent import Agent
+from pronghorn.ops.running import Normaliser
+from pronghorn.seeding import Domain, generator
+from pronghorn.tools import export
+from pronghorn.types import UserError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "run_policy.py"
+
+MEMORY = {"core_size": 6, "last_action_and_reward": True}
+
+
+def a_run(path: Path, env: str, step: int = 70, **options: Any) -> Path:
+    """A run whose network has random weights and has seen random observations."""
+    if ":" not in env:
+        options["env_args"], env = {"spaces": env}, "tools.exported:Shown"
+    made = rig.config(env, run=str(path), **options)
+    spec = build.env_spec(made)
+    agent = build.agent(made, spec)
+    draw = torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        for weights in agent.policy.parameters():
+            weights += 0.3 * torch.randn(weights.shape, generator=draw)
+        for module in agent.modules():
+            if isinstance(module, Normaliser):
+                shape = module.shift.shape
+                mean, spread = torch.randn(shape, generator=draw), 5 + 100 * torch.rand(shape, generator=draw)
+                module.update((torch.tensor(50.0), mean.double(), spread.double()))
+    path.mkdir(exist_ok=True)
+    api._write_config(path, made)
+    weights = {f"agent/{name}": tensor for name, tensor in agent.state_dict().items()}
+    checkpoint.save(path, step, weights, {"run": {"learner": {"version": 1}}, "spec": spec.describe()}, keep=2)
+    return path
+
+
+def example() -> Any:
+    """The standalone example as a module."""
+    found = importlib.util.spec_from_file_location("run_policy", EXAMPLE)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def assert_equal_actions(ours: Any, theirs: Any, space: Any) -> None:
+    assert space.contains(theirs), (space, theirs)
+    for mine, other in zip(tree.leaves(ours), tree.leaves(theirs), strict=True):
+        if np.asarray(mine).dtype.kind == "f":
+            np.testing.assert_allclose(other, mine, rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(other, mine)
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("vector", {}),
+        ("unbounded", {"core": "lstm", **MEMORY, "sample": True}),
+        ("choice", {"core": "gru", **MEMORY, "torso": (5,)}),
+        ("image", {"image_encoder": "shallow", "normalise_images": True, "core": "lstm", "core_size": 6}),
+        ("grey", {"image_encoder": "deep"}),
+        ("masked", {"core": "counting"}),
+        ("masked", {"sample": True}),
+        ("nested", {"image_encoder": "shallow", "last_action_and_reward": True, "sample": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_acts_as_the_network_does(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
+    sample = options.get("sample", False)
+    run = a_run(tmp_path / "run", env, **{name: value for name, value in options.items() if name != "sample"})
+    found = pronghorn.export(run, sample=sample)
+    assert found.path == run / "exports" / "policy.onnx"
+    assert sorted(path.name for path in found.path.parent.iterdir()) == ["policy.json", "policy.onnx"]
+
+    ours, simulator = pronghorn.load(run, sample), Shown(env)
+    theirs = example().Policy(found.path, simulator.action_space)
+    rng = generator(ours.config.seed, Domain.EVALUATION_NOISE, 0)
+    theirs.noise = lambda: ours.inference.agent.distribution.draw_noise(rng, (1,))[0]
+    distinct = set()
+    for episode in range(3):
+        ours.reset()
+        theirs.reset()
+        for name, value in theirs.carried.items():  # which the network must not look at now
+            theirs.carried[name] = np.full_like(value, 3)
+        (observation, _), reward, over = simulator.reset(seed=episode), 0.0, False
+        while not over:
+            expected, action = ours.act(observation, reward), theirs.act(observation, reward)
+            assert_equal_actions(expected, action, simulator.action_space)
+            distinct.add(str(action))
+            observation, reward, over, _, _ = simulator.step(action)
+    assert len(distinct) > 1
+
+
+def test_the_example_needs_nothing_of_ours(tmp_path: Path) -> None:
+    """And plays the same episodes, to the last step."""
+    run = a_run(tmp_path / "run", "gymnasium:CartPole-v1")
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["env"] = "CartPole-v1"
+    (run / "config.json").write_text(json.dumps(config))
+    path = pronghorn.export(run).path
+    code = """
+import runpy, sys
+for name in ("pronghorn", "torch", "onnx", "onnxscript"):
+    sys.modules[name] = None  # so importing it fails
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    command = [sys.executable, "-c", code, str(EXAMPLE), str(path), "--episodes", "4", "--seed", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    policy, env, expected = pronghorn.load(run), gymnasium.make("CartPole-v1"), []
+    for seed in range(5, 9):
+        policy.reset()
+        (observation, _), steps, over = env.reset(seed=seed), 0, False
+        while not over:
+            observation, _, terminated, truncated, _ = env.step(policy.act(observation))
+            steps, over = steps + 1, terminated or truncated
+        expected.append(f"seed {seed}: return {steps} in {steps} steps")
+    assert done.stdout.splitlines() == expected
+
+
+def test_the_description(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", "nested", image_encoder="shallow", core="lstm", core_size=6)
+    found = export.export(run, tmp_path / "far" / "off.onnx", sample=True)
+    written = json.loads((tmp_path / "far" / "off.json").read_text())
+    assert written == json.loads(json.dumps(found.description)) and written["step"] == 70
+    ports = {port["name"]: port for port in written["inputs"] + written["outputs"]}
+    assert ports["observation/camera/left/wide"]["path"] == ["observation", "camera", "left/wide"]
+    assert ports["observation/joints/1"]["shape"] == ["batch", 2, 2]
+    assert {name: ports[name]["dtype"] for name in ("observation/touch", "observation/order", "first", "noise")} == {
+        "observation/touch": "int8",
+        "observation/order": "int16",
+        "first": "bool",
+        "noise": "float32",
+    }
+    assert ports["action/grip"]["space"] == "discrete () int64 of [2] from 1" and ports["action/arm/0"]["path"][-1] == 0
+    assert written["carry"] == {f"core_state/{part}": f"next_core_state/{part}" for part in (0, 1)}
+    kinds = [(part["kind"], part["action"], *part["noise"]) for part in written["distribution"]]
+    assert kinds == [
+        ("gaussian", "arm/0", 0, 4),
+        ("categorical", "arm/1", 4, 6),
+        ("categorical", "arm/1", 6, 12),
+        ("categorical", "grip", 12, 14),
+    ]
+    assert max(written["verified"]["differences"].values()) < written["verified"]["tolerance"] == 1e-4
+    policy = example().Policy(found.path, Shown("nested").action_space)
+    noise = np.stack([policy.noise() for _ in range(4000)])
+    means = np.where(np.arange(14) < 4, 0.0, 0.5772)  # of a standard normal, and of Gumbel's
+    np.testing.assert_allclose(noise.mean(0), means, atol=0.1)
+    np.testing.assert_allclose(noise.var(0), np.where(means > 0, np.pi**2 / 6, 1.0), atol=0.3)
+
+
+def without_reset(agent: Agent, observation: Any, first: Any, core_state: Any) -> Any:
+    return STEP(agent, observation, torch.zeros_like(first), core_state)
+
+
+def without_statistics(normaliser: Normaliser, x: torch.Tensor) -> torch.Tensor:
+    return x.float().clamp(-normaliser.clip, normaliser.clip)
+
+
+def scaled_otherwise(leaf: Any, action: torch.Tensor) -> torch.Tensor:
+    return IN_ENV_UNITS(leaf, 0.99 * action)
+
+
+STEP, IN_ENV_UNITS, TO_ONNX = Agent.step, export.in_env_units, export.to_onnx
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "fault", "differs"),
+    [
+        (Agent, "step", without_reset, "next_core_state/0|parameters"),
+        (Normaliser, "forward", without_statistics, "next_core_state/0|parameters"),
+        (export, "in_env_units", scaled_otherwise, "action"),
+    ],
+)
+def test_what_differs_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, fault: Any, differs: str
+) -> None:
+    run = a_run(tmp_path / "run", "vector", core="gru", **MEMORY)
+
+    def faulty(deployed: export.Deployed) -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target, name, fault)
+            return TO_ONNX(deployed)
+
+    monkeypatch.setattr(export, "to_onnx", faulty)
+    with pytest.raises(UserError, match=rf"is not the network: ({differs}) differs by .* in a batch of 1, more than"):
+        pronghorn.export(run)
+    assert not (run / "exports").exists()
+
+
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def says(message: str, *arguments: str) -> None:
+        assert main(["export", *map(str, arguments)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and re.search(message, said), said
+
+    run = a_run(tmp_path / "run", "vector")
+    says("is not a run: it has no config.json", tmp_path / "none")
+    says(r"--out must end in \.onnx, not 'policy\.pt'", run, "--out", "policy.pt")
+    says("cannot be written: .*; --out names another place", run, "--out", run / "config.json" / "policy.onnx")
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"vector"', '"unbounded"'))
+    says("made for another env: action was box", run)
+    (run / "config.json").write_text(text)
+    for weights in run.glob("checkpoints/*/tensors.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    says("no checkpoint in .* can be used: .*tensors.safetensors does not match its checksum", run)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
+    says(r"export needs onnxruntime: pip install 'pronghorn\[export\]'", run)
+    assert not (run / "exports").exists()
+
+
+def test_the_newest_good_checkpoint_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run", "vector")
+    a_run(run, "vector", step=90)
+    (run / "checkpoints" / "step_000000000090" / "tensors.safetensors").write_bytes(b"")
+    assert main(["export", str(run), "--out", str(tmp_path / "p.onnx")]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(
+        f"wrote {tmp_path / 'p.onnx'} and p.json: the policy of step 70, actions the most likely; equal"
+    )
