@@ -16,6 +16,7 @@ SPACES = {
     "choice": (Dict({"number": Discrete(4, start=2), "vector": VECTOR}), Discrete(5, start=-3)),
     "image": (IMAGE, Discrete(4)),
     "grey": (Box(0, 255, (2, 36, 40), np.uint8), Discrete(4)),
+    "told": (Dict({"order": Text(40, charset="ab "), "number": Discrete(3)}), Discrete(5)),
     "masked": (Dict({"action_mask": MultiBinary(7), "seen": VECTOR}), MultiDiscrete([3, 4])),
     "nested": (
         Dict(
@@ -23,7 +24,6 @@ SPACES = {
                 "camera": Dict({"left/wide": IMAGE, "right": IMAGE}),
                 "joints": Tuple((VECTOR, Box(-1, 1, (2, 2), np.float32), Box(0, 9, (2,), np.int16))),
                 "touch": MultiBinary((2, 3)),
-                "order": Text(40, charset="ab "),
             }
         ),
         Dict({"arm": Tuple((Box(-1, 1, (2, 2), np.float32), MultiDiscrete([2, 3, 3]))), "grip": Discrete(2, start=1)}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -20,6 +21,7 @@ from tools.exported import Shown
 import pronghorn
 from pronghorn import api, build, checkpoint, tree
 from pronghorn.__main__ import main
+from pronghorn.envs.base import to_env_actions
 from pronghorn.networks.agent import Agent
 from pronghorn.ops.running import Normaliser
 from pronghorn.seeding import Domain, generator
@@ -40,8 +42,8 @@ def a_run(path: Path, env: str, step: int = 70, **options: Any) -> Path:
     agent = build.agent(made, spec)
     draw = torch.Generator().manual_seed(step)
     with torch.no_grad():
-        for weights in agent.policy.parameters():
-            weights += 0.3 * torch.randn(weights.shape, generator=draw)
+        for layer in agent.policy.linears:
+            layer.weight += torch.randn(layer.weight.shape, generator=draw)
         for module in agent.modules():
             if isinstance(module, Normaliser):
                 shape = module.shift.shape
@@ -78,23 +80,27 @@ def assert_equal_actions(ours: Any, theirs: Any, space: Any) -> None:
         ("vector", {}),
         ("unbounded", {"core": "lstm", **MEMORY, "sample": True}),
         ("choice", {"core": "gru", **MEMORY, "torso": (5,)}),
-        ("image", {"image_encoder": "shallow", "normalise_images": True, "core": "lstm", "core_size": 6}),
+        ("image", {"image_encoder": "shallow", "normalise_images": True}),
         ("grey", {"image_encoder": "deep"}),
-        ("masked", {"core": "counting"}),
-        ("masked", {"sample": True}),
-        ("nested", {"image_encoder": "shallow", "last_action_and_reward": True, "sample": True}),
+        ("masked", {"core": "counting", "sample": True}),
+        ("told", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_acts_as_the_network_does(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
     sample = options.get("sample", False)
     run = a_run(tmp_path / "run", env, **{name: value for name, value in options.items() if name != "sample"})
-    found = pronghorn.export(run, sample=sample)
-    assert found.path == run / "exports" / "policy.onnx"
-    assert sorted(path.name for path in found.path.parent.iterdir()) == ["policy.json", "policy.onnx"]
+    path = pronghorn.export(run, sample=sample).path
+    assert path == run / "exports" / "policy.onnx"
+    assert sorted(file.name for file in path.parent.iterdir()) == ["policy.json", "policy.onnx"]
+    assert str(Path(pronghorn.__file__).parent).encode() not in path.read_bytes()  # nothing of this machine
+    assert_acts_alike(run, path, env, sample)
 
+
+def assert_acts_alike(run: Path, path: Path, env: str, sample: bool) -> None:
+    """Three episodes through the example and through ``api.Policy``, with the same noise."""
     ours, simulator = pronghorn.load(run, sample), Shown(env)
-    theirs = example().Policy(found.path, simulator.action_space)
+    theirs = example().Policy(path, simulator.action_space)
     rng = generator(ours.config.seed, Domain.EVALUATION_NOISE, 0)
     theirs.noise = lambda: ours.inference.agent.distribution.draw_noise(rng, (1,))[0]
     distinct = set()
@@ -140,20 +146,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert done.stdout.splitlines() == expected
 
 
-def test_the_description(tmp_path: Path) -> None:
+def test_nested_spaces_and_their_description(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", "nested", image_encoder="shallow", core="lstm", core_size=6)
     found = export.export(run, tmp_path / "far" / "off.onnx", sample=True)
+    assert_acts_alike(run, found.path, "nested", sample=True)
     written = json.loads((tmp_path / "far" / "off.json").read_text())
     assert written == json.loads(json.dumps(found.description)) and written["step"] == 70
     ports = {port["name"]: port for port in written["inputs"] + written["outputs"]}
     assert ports["observation/camera/left/wide"]["path"] == ["observation", "camera", "left/wide"]
     assert ports["observation/joints/1"]["shape"] == ["batch", 2, 2]
-    assert {name: ports[name]["dtype"] for name in ("observation/touch", "observation/order", "first", "noise")} == {
-        "observation/touch": "int8",
-        "observation/order": "int16",
-        "first": "bool",
-        "noise": "float32",
-    }
+    dtypes = {name: ports[name]["dtype"] for name in ("observation/touch", "observation/joints/2", "first", "noise")}
+    assert list(dtypes.values()) == ["int8", "int16", "bool", "float32"]
     assert ports["action/grip"]["space"] == "discrete () int64 of [2] from 1" and ports["action/arm/0"]["path"][-1] == 0
     assert written["carry"] == {f"core_state/{part}": f"next_core_state/{part}" for part in (0, 1)}
     kinds = [(part["kind"], part["action"], *part["noise"]) for part in written["distribution"]]
@@ -164,6 +167,7 @@ def test_the_description(tmp_path: Path) -> None:
         ("categorical", "grip", 12, 14),
     ]
     assert max(written["verified"]["differences"].values()) < written["verified"]["tolerance"] == 1e-4
+    assert written["sha256"] == hashlib.sha256(found.path.read_bytes()).hexdigest()
     policy = example().Policy(found.path, Shown("nested").action_space)
     noise = np.stack([policy.noise() for _ in range(4000)])
     means = np.where(np.arange(14) < 4, 0.0, 0.5772)  # of a standard normal, and of Gumbel's
@@ -179,35 +183,46 @@ def without_statistics(normaliser: Normaliser, x: torch.Tensor) -> torch.Tensor:
     return x.float().clamp(-normaliser.clip, normaliser.clip)
 
 
-def scaled_otherwise(leaf: Any, action: torch.Tensor) -> torch.Tensor:
-    return IN_ENV_UNITS(leaf, 0.99 * action)
+def scaled_otherwise(spec: Any, actions: Any) -> Any:
+    return to_env_actions(spec, tree.map(lambda action: 0.99 * action, actions))
 
 
-STEP, IN_ENV_UNITS, TO_ONNX = Agent.step, export.in_env_units, export.to_onnx
+STEP = Agent.step
 
 
-@pytest.mark.parametrize(
-    ("target", "name", "fault", "differs"),
-    [
+def test_what_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that is not the file's any more stands for a file that is not the network."""
+    run = a_run(tmp_path / "run", "vector", core="gru", **MEMORY)
+    policy = pronghorn.load(run)
+    deployed = export.Deployed(policy.inference.agent, sample=False)
+    model = export.to_onnx(deployed)
+    monkeypatch.setattr(export, "to_onnx", lambda deployed: model)
+    for target, name, fault, differs in [
         (Agent, "step", without_reset, "next_core_state/0|parameters"),
         (Normaliser, "forward", without_statistics, "next_core_state/0|parameters"),
-        (export, "in_env_units", scaled_otherwise, "action"),
-    ],
-)
-def test_what_differs_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, fault: Any, differs: str
-) -> None:
-    run = a_run(tmp_path / "run", "vector", core="gru", **MEMORY)
-
-    def faulty(deployed: export.Deployed) -> bytes:
-        with pytest.MonkeyPatch.context() as patch:
+        (export, "to_env_actions", scaled_otherwise, "action"),
+    ]:
+        with monkeypatch.context() as patch:
             patch.setattr(target, name, fault)
-            return TO_ONNX(deployed)
+            message = rf"is not the network: ({differs}) differs by .* in a batch of 1, more than 0.0001; nothing"
+            with pytest.raises(UserError, match=message):
+                pronghorn.export(run)
+        assert not (run / "exports").exists()
+    assert pronghorn.export(run).path.read_bytes() == model
 
-    monkeypatch.setattr(export, "to_onnx", faulty)
-    with pytest.raises(UserError, match=rf"is not the network: ({differs}) differs by .* in a batch of 1, more than"):
+
+def test_a_network_that_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path / "run", "vector")
+    monkeypatch.setattr(Agent, "step", lambda agent, observation, *rest: (torch.zeros(int(observation.sum()), 4), ()))
+    with pytest.raises(UserError, match=r"the network cannot be exported: \w"):
         pronghorn.export(run)
     assert not (run / "exports").exists()
+
+
+def without_effort(patch: pytest.MonkeyPatch) -> None:
+    """Where it does not matter what is exported."""
+    patch.setattr(export, "to_onnx", lambda deployed: b"a policy")
+    patch.setattr(export, "verify", lambda *of: {"action": 2e-7})
 
 
 def test_mistakes_are_one_line(
@@ -221,7 +236,9 @@ def test_mistakes_are_one_line(
     run = a_run(tmp_path / "run", "vector")
     says("is not a run: it has no config.json", tmp_path / "none")
     says(r"--out must end in \.onnx, not 'policy\.pt'", run, "--out", "policy.pt")
-    says("cannot be written: .*; --out names another place", run, "--out", run / "config.json" / "policy.onnx")
+    with monkeypatch.context() as patch:
+        without_effort(patch)
+        says("cannot be written: .*; --out names another place", run, "--out", run / "config.json" / "policy.onnx")
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"vector"', '"unbounded"'))
     says("made for another env: action was box", run)
@@ -235,12 +252,16 @@ def test_mistakes_are_one_line(
     assert not (run / "exports").exists()
 
 
-def test_the_newest_good_checkpoint_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_good_checkpoint_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = a_run(tmp_path / "run", "vector")
     a_run(run, "vector", step=90)
     (run / "checkpoints" / "step_000000000090" / "tensors.safetensors").write_bytes(b"")
-    assert main(["export", str(run), "--out", str(tmp_path / "p.onnx")]) == 0
-    line = capsys.readouterr().out
-    assert line.startswith(
-        f"wrote {tmp_path / 'p.onnx'} and p.json: the policy of step 70, actions the most likely; equal"
+    without_effort(monkeypatch)
+    assert main(["export", str(run), "--out", str(tmp_path / "p.onnx"), "--sample"]) == 0
+    assert capsys.readouterr().out == (
+        f"wrote {tmp_path / 'p.onnx'} and p.json: the policy of step 70, actions sampled; equal to the network within "
+        "2e-07 in batches of 1 and 64\n"
     )
+    assert (tmp_path / "p.onnx").read_bytes() == b"a policy"

@@ -10,6 +10,10 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,18 +195,18 @@ def to_onnx(deployed: Deployed) -> bytes:
     example = [torch.zeros(2, *leaf.shape, dtype=_torch_dtype(leaf)) for leaf in tree.leaves(deployed.inputs)]
     batch = torch.export.Dim("batch")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             exported = torch.export.export(
                 deployed, tuple(example), dynamic_shapes=(tuple({0: batch} for _ in example),), strict=False
             )
-        program = torch.onnx.export(
-            exported,
-            input_names=list(tree.named(deployed.inputs)),
-            output_names=list(tree.named(deployed.outputs)),
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-        )
+            program = torch.onnx.export(
+                exported,
+                input_names=list(tree.named(deployed.inputs)),
+                output_names=list(tree.named(deployed.outputs)),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
     except Exception as error:  # those of the exporter have nothing in common
         raise UserError(f"the network cannot be exported: {str(error).strip().splitlines()[0]}") from error
     assert program is not None
@@ -212,6 +216,20 @@ def to_onnx(deployed: Deployed) -> bytes:
         part.ClearField("metadata_props")  # where in our source each comes from, with the paths of this machine
     contents: bytes = model.SerializeToString()
     return contents
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of packages that nobody needs and of its own past."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def verify(model: bytes, deployed: Deployed, inference: Inference) -> dict[str, float]:
