@@ -53,4 +53,7 @@ class Shown(gymnasium.Env):
         observation = self.observation_space.sample()
         if isinstance(observation, dict) and "action_mask" in observation:
             observation["action_mask"][[0, 3]] = 1
+        if self.observation_space.dtype == np.uint8:  # light begins and ends somewhere, so that images can be told apart
+            start, end = np.sort(self._random.integers(0, 36, 2))
+            observation[:, :start], observation[:, end:] = 0, 0
         return observation

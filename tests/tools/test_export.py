@@ -43,7 +43,7 @@ def a_run(path: Path, env: str, step: int = 70, **options: Any) -> Path:
     draw = torch.Generator().manual_seed(step)
     with torch.no_grad():
         for layer in agent.policy.linears:
-            layer.weight += torch.randn(layer.weight.shape, generator=draw)
+            layer.weight += 3 * torch.randn(layer.weight.shape, generator=draw) / layer.in_features**0.5
         for module in agent.modules():
             if isinstance(module, Normaliser):
                 shape = module.shift.shape
@@ -166,7 +166,7 @@ def test_nested_spaces_and_their_description(tmp_path: Path) -> None:
         ("categorical", "arm/1", 6, 12),
         ("categorical", "grip", 12, 14),
     ]
-    assert max(written["verified"]["differences"].values()) < written["verified"]["tolerance"] == 1e-4
+    assert max(written["verified"]["differences"].values()) < written["verified"]["tolerance"] == 1e-3
     assert written["sha256"] == hashlib.sha256(found.path.read_bytes()).hexdigest()
     policy = example().Policy(found.path, Shown("nested").action_space)
     noise = np.stack([policy.noise() for _ in range(4000)])
@@ -184,7 +184,7 @@ def without_statistics(normaliser: Normaliser, x: torch.Tensor) -> torch.Tensor:
 
 
 def scaled_otherwise(spec: Any, actions: Any) -> Any:
-    return to_env_actions(spec, tree.map(lambda action: 0.99 * action, actions))
+    return to_env_actions(spec, tree.map(lambda action: 0.9 * action, actions))
 
 
 STEP = Agent.step
@@ -204,7 +204,7 @@ def test_what_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]:
         with monkeypatch.context() as patch:
             patch.setattr(target, name, fault)
-            message = rf"is not the network: ({differs}) differs by .* in a batch of 1, more than 0.0001; nothing"
+            message = rf"is not the network: ({differs}) differs by .* in a batch of 1, more than 0.001; nothing"
             with pytest.raises(UserError, match=message):
                 pronghorn.export(run)
         assert not (run / "exports").exists()

@@ -40,8 +40,9 @@ NEEDED = ("onnx", "onnxruntime", "onnxscript")
 OPSET = 18
 """Of the operators in the file: what runtimes of 2023 and later know."""
 
-TOLERANCE = 1e-4
-"""Largest difference between the file and the network, relative to max(1, |value|); of integers none."""
+TOLERANCE = 1e-3
+"""Largest difference between the file and the network, relative to max(1, |value|); of integers none. As between two
+devices: the convolutions of two libraries add up in another order."""
 
 BATCHES = 1, 64
 """Batch sizes at which they are compared."""
