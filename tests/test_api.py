@@ -296,7 +296,7 @@ def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
     agent = build.agent(made, policy.spec)
     agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
     seen = []
-    policy._inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
+    policy.inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
     for text in ("not left", "", "left"):
         assert policy.act({"instruction": text}) in (0, 1)
         assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]

@@ -145,6 +145,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("doctor", "ENV is missing; see 'pronghorn doctor --help'"),
         ("doctor X --seconds 0", "--seconds must be positive, not 0"),
         ("doctor X --env-timeout 0", "--env-timeout must be positive, not 0.0"),
+        ("export", "RUN is missing; see 'pronghorn export --help'"),
+        ("export R --sampel", "unknown option --sampel; did you mean --sample?"),
         ("plot", "RUN is missing; see 'pronghorn plot --help'"),
         ("compare", "RUN is missing; see 'pronghorn compare --help'"),
         ("plot R --out curves.gif", "--out must end in .png, .svg or .pdf, not 'curves.gif'"),

@@ -81,7 +81,7 @@ def test_a_family_and_a_network_through_a_whole_run(examples):
     )
     fresh = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert int(fresh.stdout) == pronghorn.load(result.run).act(np.zeros((20, 24), np.uint8))
-    network = pronghorn.load(result.run)._inference.agent.encoder.images[0]
+    network = pronghorn.load(result.run).inference.agent.encoder.images[0]
     assert type(network).__name__ == "Wide" and network.normaliser is not None
 
 
@@ -114,7 +114,7 @@ def test_an_own_algorithm_decides_what_is_learnt(examples):
         "CartPole-v1", imports=["./optimist.py"], algorithm="optimist", regret=5.0, steps=32, run="r", **TINY
     )
     found = build.ALGORITHMS["optimist"]
-    made = found(pronghorn.load("r").config, pronghorn.load("r")._inference.agent)
+    made = found(pronghorn.load("r").config, pronghorn.load("r").inference.agent)
     assert type(made).__name__ == "Optimist" and made.config.regret == 5.0
 
 

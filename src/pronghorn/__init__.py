@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pronghorn.config import ImpalaConfig, PPOConfig, RunConfig
     from pronghorn.networks.agent import Agent
     from pronghorn.networks.encoders import OwnNetwork
+    from pronghorn.tools.export import Exported
 
 
 def train(env: str, algorithm: str = "", preset: str = "", quiet: bool = False, **options: Any) -> Result:
@@ -47,6 +48,17 @@ def evaluate(run: str | Path, episodes: int = 20, sample: bool = False, seed: in
     from pronghorn import api
 
     return api.evaluate(Path(run), episodes, sample, seed)
+
+
+def export(run: str | Path, out: str | Path | None = None, sample: bool = False) -> Exported:
+    """Writes the policy of a run's newest good checkpoint as ONNX, checked against the network; see ``tools.export``.
+
+    Raises:
+        pronghorn.types.UserError: it cannot be exported; nothing is written.
+    """
+    from pronghorn.tools import export
+
+    return export.export(Path(run), None if out is None else Path(out), sample)
 
 
 def register_envs(prefix: str, make: Callable[..., Any]) -> None:

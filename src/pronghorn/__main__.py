@@ -16,6 +16,7 @@ commands:
   eval RUN        play episodes with the agent of a run
   plot RUN ...    learning curves: median and quartiles over seeds
   compare RUN ... final scores, and which differences are more than luck
+  export RUN      write the policy of a run as ONNX, with all that it needs inside
   doctor ENV      check an environment before training on it
   bench ENV       how fast each part of training is, and how fast it could be
   list            environments, algorithms and presets

@@ -87,7 +87,7 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
     def begin(session: _Session) -> None:
         for reason in reasons:
             session.panel.message(reason)
-        session.event("start", 0, versions=_versions(), decisions=reasons)
+        session.event("start", 0, versions=versions(), decisions=reasons)
         session.prepare()
         session.runner.start()
 
@@ -178,6 +178,8 @@ def play(
 class Policy:
     """A trained agent to call from one's own code. Keeps the core state between calls; ``reset`` begins an episode.
 
+    ``inference`` holds the network, with the weights of ``step``.
+
     Args:
         run: directory of the run.
         sample: draw actions from the policy instead of taking its mode.
@@ -194,14 +196,15 @@ class Policy:
         _check_spec(loaded, self.spec)
         agent = build.agent(self.config, self.spec)
         _check_weights(loaded, agent.state_dict(), "agent")
-        self._inference = Inference(agent, "sample" if sample else "mode")
-        self._inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
+        self.step = loaded.step
+        self.inference = Inference(agent, "sample" if sample else "mode")
+        self.inference.load(_agent_state(loaded), loaded.state["run"]["learner"]["version"])
         self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
         self.reset()
 
     def reset(self) -> None:
         """The next observation starts an episode."""
-        state = self._inference.agent.initial_state(1)
+        state = self.inference.agent.initial_state(1)
         self._first, self._core_state = True, tree.map(lambda tensor: tensor.numpy(), state)
         self._last_action = tree.map(lambda leaf: np.zeros((1, *leaf.shape), action_dtype(leaf)), self.spec.action)
 
@@ -217,10 +220,10 @@ class Policy:
         if self._stack is not None:
             observation = self._stack(observation, self._first)
         batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
-        noise = self._inference.agent.distribution.draw_noise(self._rng, (1,))
-        if self._inference.agent.last_step is not None:
+        noise = self.inference.agent.distribution.draw_noise(self._rng, (1,))
+        if self.inference.agent.last_step is not None:
             batch = Inputs(batch, self._last_action, np.array([reward], np.float32))
-        choice = self._inference(batch, np.array([self._first]), self._core_state, noise)
+        choice = self.inference(batch, np.array([self._first]), self._core_state, noise)
         self._first, self._core_state, self._last_action = False, choice.core_state, choice.action
         return tree.map(lambda array: array[0], to_env_actions(self.spec.action, choice.action))
 
@@ -360,7 +363,7 @@ class _Session:
         """Goes on from the checkpoint; from the start where there is none."""
         loaded = self._resumed
         if loaded is None:
-            self.event("resume", 0, envs="begun from the start", versions=_versions())
+            self.event("resume", 0, envs="begun from the start", versions=versions())
             self.panel.message("there is no checkpoint yet: the run begins from the start")
             self.runner.start()
             return
@@ -369,7 +372,7 @@ class _Session:
         _check_weights(loaded, self._learner.state()[0])
         exact = self.runner.restore(loaded.tensors, loaded.state["run"])
         contract = "envs replayed to where they stood" if exact else "envs began new episodes"
-        self.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=_versions())
+        self.event("resume", loaded.step, checkpoint=loaded.path.name, envs=contract, versions=versions())
         self.panel.message(f"resumed from {loaded.path.name}: {contract}")
 
     def prepare(self) -> None:
@@ -588,13 +591,14 @@ def _agent_state(loaded: checkpoint.Loaded) -> dict[str, Any]:
     return tree.below(loaded.tensors, "agent")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the packages that a run depends on, of Python and of the machine."""
     packages = {name: package_version(name) for name in ("pronghorn", "torch", "gymnasium", "numpy")}
     return {**packages, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _write_config(run: Path, config: RunConfig) -> None:
-    text = json.dumps({"config": to_json(config), "versions": _versions()}, indent=2)
+    text = json.dumps({"config": to_json(config), "versions": versions()}, indent=2)
     fresh = run / FRESH_CONFIG
     with fresh.open("w") as file:
         file.write(text + "\n")

@@ -151,6 +151,18 @@ class CompareOptions:
 
 
 @dataclass(frozen=True)
+class ExportOptions:
+    """Write the policy of a run's newest checkpoint as ONNX, with all that it needs inside, checked against it."""
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """directory of the run"""
+    out: Path | None = None
+    """file to write, .onnx; a description goes beside it, .json (none: RUN/exports/policy.onnx)"""
+    sample: FlagCreatePairsOff[bool] = False
+    """draw actions by noise that is an input, instead of taking the most likely"""
+
+
+@dataclass(frozen=True)
 class DoctorOptions:
     """Check an environment before training on it."""
 
@@ -260,6 +272,15 @@ def compare(arguments: list[str]) -> int:
     return 0
 
 
+def export(arguments: list[str]) -> int:
+    """``export RUN``."""
+    options = parse(ExportOptions, "export", arguments)
+    from pronghorn.tools import export as tool
+
+    print(tool.export(options.run, options.out, options.sample).summary)
+    return 0
+
+
 def doctor(arguments: list[str]) -> int:
     """``doctor ENV``: 1 where something would hurt training."""
     options = parse(DoctorOptions, "doctor", arguments)
@@ -316,6 +337,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": evaluate,
     "plot": plot,
     "compare": compare,
+    "export": export,
     "doctor": doctor,
     "bench": bench,
     "list": show,
