@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from pronghorn.envs.base import Env
 from pronghorn.tree import Tree
 from pronghorn.types import Leaf, UserError
 
+if TYPE_CHECKING:
+    import gymnasium
+
 LONGEST_TEXT = 10_000
 """Characters of a text in its space; our spec does not say how many an env may use."""
 
 
-def as_gymnasium(env: Env) -> Any:
+def as_gymnasium(env: Env) -> gymnasium.Env[Any, Any]:
     """``env`` as a ``gymnasium.Env``: observations have the structure and dtypes that training sees, texts stay texts,
     actions are in the env's own units. A lost life is no end, but ``info["life_lost"]``.
 
@@ -74,7 +77,7 @@ def space_of(spec: Tree) -> Any:
         counts = np.reshape(leaf.categories, leaf.shape)
         return spaces.MultiDiscrete(counts, start=np.zeros_like(counts) if leaf.start is None else leaf.start)
     if leaf.kind == "multi_binary":
-        return spaces.MultiBinary(list(leaf.shape))
+        return spaces.MultiBinary(leaf.shape[0] if len(leaf.shape) == 1 else leaf.shape)
     return spaces.Text(LONGEST_TEXT, min_length=0, charset=string.printable)
 
 
