@@ -38,3 +38,21 @@ def test_the_example_of_the_readme_learns(tmp_path, monkeypatch):
     result = pronghorn.train("./corridor.py:Corridor", env_args={"length": 4}, steps=30_000, quiet=True)
     assert pronghorn.evaluate(result.run, episodes=5)["length_mean"] == 4
     assert pronghorn.load(result.run).act([0.0]) == 1
+
+
+SHORTER = {"pronghorn train": "--steps 2000 --evaluation-episodes 2", "pronghorn resume": "--steps 2500"}
+
+
+def test_the_quick_start_can_be_followed(tmp_path, monkeypatch, capfd):
+    """Every command and all the Python of docs/index.md, in their order, with fewer steps."""
+    readme, start = ((ROOT / name).read_text() for name in ("README.md", "docs/index.md"))
+    (tmp_path / "corridor.py").write_text(re.search(r"```python\n(# corridor.*?)```", readme, re.S)[1])
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^pronghorn \w+ [^\n]+", start, re.M)
+    assert len(commands) > 5
+    for command in commands:
+        words = re.sub(r" --steps \d+", "", command) + " " + SHORTER.get(" ".join(command.split()[:2]), "")
+        assert cli.run(words.split()[1], shlex.split(words)[2:]) == 0, command
+    (code,) = re.findall(r"```python\n(.*?)```", start, re.S)
+    exec(code.replace("20_000", "2_000"), {})
+    assert "return_mean" in capfd.readouterr().out

@@ -49,12 +49,13 @@ def train(
 
     Args:
         env: as on the command line: a Gymnasium id, package.module:Class, or ./file.py:Class.
-        algorithm, preset: the defaults are those of the command line.
+        algorithm: ppo, batchppo, impala, a2c, or one of your own; empty: that of the preset, or ppo.
+        preset: named default values; empty: by algorithm and env.
         quiet: prints nothing but warnings.
         callbacks: are told what happens and may end the run; see ``telemetry.callbacks.Callback``.
         sinks: where metrics go beside ``metrics.jsonl``: names, and objects with the methods of
             ``telemetry.writers.MetricsWriter``, which are closed at the end.
-        options: all others of the command line, e.g. ``steps=100_000, num_envs=8, seed=1``; ``env_args`` add to those
+        **options: all others of the command line, e.g. ``steps=100_000, num_envs=8, seed=1``; ``env_args`` add to those
             of the preset.
 
     Names of callbacks and sinks are written to ``config.json`` and hold for ``resume``, too; objects do not.

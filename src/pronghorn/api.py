@@ -479,7 +479,7 @@ def _decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str
     build.agent(config, spec)  # before anything else starts: can one be made?
     images = sees_images(spec.observation)
     if config.runner == "async":
-        actors = min(config.actors or max(1, cores - 1), vec.num_envs)
+        actors = min(config.actors or cores, vec.num_envs)
         reasons.append(f"actors: {actors}, with {-(-vec.num_envs // actors)} environments each at most")
         vec = dataclasses.replace(vec, workers=vec.workers or 1)
         if vec.layout == "auto":

@@ -550,10 +550,25 @@ def test_a_walk_of_one_step_learns_as_much_from_one_forward_pass(algorithm, core
     torch.testing.assert_close(same_targets, targets, rtol=1e-5, atol=1e-6)
 
     passes = []
-    learner.agent.register_forward_hook(lambda *_: passes.append(1))
+    learner.agent.register_forward_hook(lambda _, given, output: passes.append(given[1].numel()))
     metrics = learner.update(batch, 0.0, diagnose=False)
-    assert len(passes) == 1 and "policy/kl" not in metrics
-    assert "policy/kl" in learner.update(batch, 0.0)
+    assert passes == [batch.first.size] and "policy/kl" not in metrics
+
+
+def test_after_a_single_step_the_policy_is_looked_at_in_a_few_columns():
+    made = rig.config("BanditEnv", "impala", num_envs=9, core="lstm", core_size=6)
+    (batch,), spec = collect(made, 1)
+    learner = build.learner(made, spec)
+    passes = []
+    learner.agent.register_forward_hook(lambda _, given, output: passes.append((given[1].shape, output.parameters)))
+    metrics = learner.update(batch, 0.0)
+    rows = batch.reward.shape[0]
+    assert (rows + 1, 9) in [tuple(shape) for shape, _ in passes]
+    shape, parameters = passes[-1]
+    assert shape == (rows, 3)  # of 9 columns every third
+    some = learner._on_device(batch)
+    kl = learner.agent.distribution.kl(some.behaviour[:, ::3], parameters)[some.fresh[:, ::3]]
+    assert metrics["policy/kl"] == pytest.approx(float(kl.mean()), rel=1e-5) and metrics["policy/kl"] > 0
 
 
 def test_returns_are_scaled_by_the_spread_of_the_raw_targets():

@@ -36,6 +36,11 @@ CROSS_DEVICE_TOLERANCE = 1e-3
 HALF_TOLERANCE = 5e-2
 """Largest difference of actor's and learner's log-probabilities, relative to max(1, |log-prob|)."""
 
+LOOKED_AT = 4
+"""At most so many columns are looked at again to say how far a single step moved the policy."""
+
+EVERY = slice(None)
+
 
 class NonFiniteError(RuntimeError):
     """An observation, reward or gradient is not finite. Parameters, optimiser and statistics are untouched."""
@@ -285,21 +290,27 @@ class Learner:
         parts = torch.split(flat, sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
-    def _policy(self, batch: Trajectory) -> Tensor:
-        """Distribution parameters [T, B, P] of the newest weights for the rows of a batch."""
-        observation, first = _acted_on(self.agent.seen(batch))
-        agent = self._bind(self._views(self._flat))
-        return agent(observation, first, batch.core_state, value=False).parameters
+    def _policy(self, batch: Trajectory, columns: slice = EVERY) -> Tensor:
+        """Distribution parameters [T, B, P] of the newest weights for the rows of a batch, or of some columns."""
+        observation, first = tree.map(lambda array: array[:, columns], _acted_on(self.agent.seen(batch)))
+        core_state = tree.map(lambda array: array[columns], batch.core_state)
+        return self._bind(self._views(self._flat))(observation, first, core_state, value=False).parameters
 
     @torch.no_grad()
     def _diagnose(self, batch: Trajectory, targets: Targets) -> Metrics:
-        """How far the whole update moved the policy, and how well the values of its start explain the targets."""
-        parameters = self._policy(batch)
+        """How far the whole update moved the policy, and how well the values of its start explain the targets.
+
+        After a single step a look at all rows would cost a third of it, so the policy is looked at in a few columns.
+        """
+        every = -(-batch.reward.shape[1] // LOOKED_AT) if self.algorithm.walk.one_step else 1
+        columns = slice(None, None, every)
+        parameters = self._policy(batch, columns)
         distribution = self.agent.distribution
         weights = batch.fresh.to(torch.float32)  # old rows would tell how far it has come since
+        some = weights[:, columns]
         return {
-            "policy/kl": float(weighted_mean(distribution.kl(batch.behaviour, parameters), weights)),
-            "policy/entropy": float(weighted_mean(distribution.entropy(parameters), weights)),
+            "policy/kl": float(weighted_mean(distribution.kl(batch.behaviour[:, columns], parameters), some)),
+            "policy/entropy": float(weighted_mean(distribution.entropy(parameters), some)),
             "value/explained_variance": float(explained_variance(targets.values, targets.vs, weights)),
         }
 
