@@ -237,6 +237,8 @@ def test_sinks_on_the_command_line(mine):
     assert chosen("--sinks csv,wandb") == ("csv", "wandb") and chosen("--sinks none") == ()
     with pytest.raises(UserError, match="unknown sink 'cvs' in --sinks; did you mean csv"):
         chosen("--sinks tensorboard,cvs")
+    with pytest.raises(UserError, match="unknown sink 'cvs' in --sinks"):
+        pronghorn.train("CartPole-v1", sinks="cvs")
     with pytest.raises(UserError, match="unknown callback 'enugh' in --callbacks; did you mean enough"):
         cli.train_config(["CartPole-v1", "--import", mine, "--callbacks", "enugh"])
 

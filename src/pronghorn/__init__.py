@@ -180,5 +180,6 @@ def register_callback(name: str, make: Callable[[], Callback]) -> None:
 
 
 def _names_and_objects(given: Iterable[Any]) -> tuple[tuple[str, ...], list[Any]]:
-    parts = list(given)
-    return tuple(part for part in parts if isinstance(part, str)), [p for p in parts if not isinstance(p, str)]
+    parts = [given] if isinstance(given, str) else list(given)
+    names = tuple(part for part in parts if isinstance(part, str))
+    return names, [part for part in parts if not isinstance(part, str)]
