@@ -39,6 +39,7 @@ ABOVE_THE_LINE = {
     "envs.images": 1,
     "envs.text": 1,
     "envs.spaces": 2,
+    "envs.view": 2,
     "vec.base": 1,
     "transport.base": 1,
     "telemetry.*": 1,

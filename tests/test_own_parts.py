@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rig
 
 import pronghorn
 from pronghorn import build, cli, config
 from pronghorn.envs import own
-from pronghorn.envs.gymnasium import FAMILIES, env_factory, make, register_envs
-from pronghorn.networks import encoders
+from pronghorn.envs.gymnasium import env_factory, make, register_envs
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
 from pronghorn.vec.layout import make_vec
@@ -24,14 +24,8 @@ TINY = {"num_envs": 4, "unroll_length": 8, "workers": 1, "threads": 1, "compile"
 
 @pytest.fixture(autouse=True)
 def as_before():
-    """What tests register, and the modules they import, are gone afterwards."""
-    tables = (FAMILIES, config.LOSSES, build.ALGORITHMS, encoders._OWN, sys.modules)
-    kept, names, path = [dict(table) for table in tables], list(config.IMAGE_ENCODERS), list(sys.path)
-    yield
-    for table, before in zip(tables, kept, strict=True):
-        for key in table.keys() - before.keys():
-            del table[key]
-    config.IMAGE_ENCODERS[:], sys.path[:] = names, path
+    with rig.parts_forgotten():
+        yield
 
 
 @pytest.fixture

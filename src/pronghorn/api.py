@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version as package_version
@@ -36,11 +36,13 @@ from pronghorn.processes.signals import Interrupted, StopRequest
 from pronghorn.processes.supervise import Incident, Supervisor, Watchdog
 from pronghorn.runners.sync import Collector, SyncRunner, Weights
 from pronghorn.seeding import Domain, generator
+from pronghorn.telemetry import sinks as named_sinks
 from pronghorn.telemetry.bottleneck import TimeSpent, bottleneck
+from pronghorn.telemetry.callbacks import Callback, Listeners, make_callback
 from pronghorn.telemetry.events import EventLog
 from pronghorn.telemetry.panel import Panel
 from pronghorn.telemetry.timers import PhaseTimers
-from pronghorn.telemetry.writers import JsonLines, MetricsWriter, TensorBoard, truncate_after
+from pronghorn.telemetry.writers import JsonLines, MetricsWriter, finite, kind, replace_text, truncate_after
 from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.tree import Tree
@@ -71,14 +73,20 @@ class Result:
     summary: str
 
 
-def train(config: RunConfig, quiet: bool = False) -> Result:
-    """Trains from the beginning in a new directory.
+def train(
+    config: RunConfig,
+    quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
+    sinks: Iterable[MetricsWriter] = (),
+) -> Result:
+    """Trains from the beginning in a new directory. ``callbacks`` and ``sinks`` are added to those of the config.
 
     Raises:
         UserError: an option, the env or its spaces cannot be used, the directory is not empty, or cannot be written to.
     """
     own.read_parts(config.imports)
     validate(config)
+    named_sinks.require(config.sinks)
     _check_device(config.device)
     run = Path(config.run)
     _check_unused(run)
@@ -93,11 +101,18 @@ def train(config: RunConfig, quiet: bool = False) -> Result:
 
     with claimed(run):
         _check_unused(run)  # another process may have begun meanwhile
-        return _in_session(run, config, quiet, None, begin)
+        return _in_session(run, config, quiet, None, begin, callbacks, sinks)
 
 
-def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
-    """Continues a run exactly where its newest good checkpoint was taken; ``steps`` extends it.
+def resume(
+    run: Path,
+    steps: int | None = None,
+    quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
+    sinks: Iterable[MetricsWriter] = (),
+) -> Result:
+    """Continues a run exactly where its newest good checkpoint was taken; ``steps`` extends it. ``callbacks`` and
+    ``sinks`` are added to those of its config: objects that it was begun with have to be given again.
 
     A run that was killed before its first checkpoint begins from the start.
 
@@ -109,6 +124,7 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
     if steps is not None:
         config = dataclasses.replace(config, steps=steps)
         validate(config)
+    named_sinks.require(config.sinks)
     with claimed(run):
         loaded = checkpoint.load_latest(run) if checkpoint.exists(run) else None
         if loaded is not None and _has_finished(loaded, config):
@@ -131,7 +147,7 @@ def resume(run: Path, steps: int | None = None, quiet: bool = False) -> Result:
             session.restore()
             session.prepare()
 
-        return _in_session(run, config, quiet, loaded, begin)
+        return _in_session(run, config, quiet, loaded, begin, callbacks, sinks)
 
 
 def evaluate(run: Path, episodes: int = 20, sample: bool = False, seed: int | None = None) -> dict[str, Any]:
@@ -176,7 +192,8 @@ def play(
 
 
 class Policy:
-    """A trained agent to call from one's own code. Keeps the core state between calls; ``reset`` begins an episode.
+    """A trained agent to call from one's own code, for one env or several at once. It keeps the core state between
+    calls; ``reset`` begins an episode.
 
     ``inference`` holds the network, with the weights of ``step``.
 
@@ -189,10 +206,8 @@ class Policy:
         self.config = load_config(run)
         loaded = checkpoint.load_latest(run)
         self.spec = build.env_spec(self.config)
-        self._stack: Stack | None = None
-        if self.config.frame_stack > 1:  # whoever calls has single observations
-            single = build.env_spec(dataclasses.replace(self.config, frame_stack=1))
-            self._stack = Stack(single.observation, self.config.frame_stack)
+        # Whoever calls has single observations.
+        self._shown = build.env_spec(dataclasses.replace(self.config, frame_stack=1)).observation
         _check_spec(loaded, self.spec)
         agent = build.agent(self.config, self.spec)
         _check_weights(loaded, agent.state_dict(), "agent")
@@ -203,29 +218,81 @@ class Policy:
         self.reset()
 
     def reset(self) -> None:
-        """The next observation starts an episode."""
-        state = self.inference.agent.initial_state(1)
-        self._first, self._core_state = True, tree.map(lambda tensor: tensor.numpy(), state)
-        self._last_action = tree.map(lambda leaf: np.zeros((1, *leaf.shape), action_dtype(leaf)), self.spec.action)
+        """The next observation starts an episode, those of a batch one each; there may be more or fewer envs now."""
+        self._first = True
+        self._rows = 0
 
-    def act(self, observation: Tree, reward: float = 0.0) -> Tree:
-        """The action, in the env's own units, for one observation of the env.
+    def act(self, observation: Tree, reward: Any = 0.0, first: Any = False) -> Tree:
+        """The action, in the env's own units, for one observation of the env; or for n at once, of n envs.
 
-        ``reward`` is that of the last action; it matters where the agent was trained with ``last_action_and_reward``.
+        The observations of n envs are stacked: [n, …] in every array (n texts in a list), and so are the actions. Row i
+        is the same env in every call, and has a core state of its own. The first call after ``reset`` says how many
+        there are.
+
+        Args:
+            observation: as the env gives it.
+            reward: of the last action, or [n]; it matters where the agent was trained with ``last_action_and_reward``.
+            first: whether the observation starts an episode, or [n] bools. After ``reset`` all do.
+
+        Raises:
+            UserError: an array has another shape than the env's space says.
         """
-
-        def one(leaf: Leaf, value: Any) -> Any:
-            return np.array([word_numbers(value) if leaf.kind == "text" else value], leaf.dtype)
-
-        if self._stack is not None:
-            observation = self._stack(observation, self._first)
-        batch = tree.map(one, self.spec.observation, tree.conform(self.spec.observation, observation))
-        noise = self.inference.agent.distribution.draw_noise(self._rng, (1,))
-        if self.inference.agent.last_step is not None:
-            batch = Inputs(batch, self._last_action, np.array([reward], np.float32))
-        choice = self.inference(batch, np.array([self._first]), self._core_state, noise)
+        batch, single = self._stacked(observation)
+        rows = len(tree.leaves(batch)[0])
+        agent = self.inference.agent
+        if not self._rows:
+            self._rows = rows
+            self._stacks = [Stack(self._shown, self.config.frame_stack) for _ in range(rows)]
+            self._core_state = tree.map(lambda tensor: tensor.numpy(), agent.initial_state(rows))
+            self._last_action = tree.map(
+                lambda leaf: np.zeros((rows, *leaf.shape), action_dtype(leaf)), self.spec.action
+            )
+        if rows != self._rows:
+            raise UserError(f"{rows} observations where there were {self._rows} before; call reset() in between")
+        starts = self._per_row("first", first, np.bool_) | self._first
+        if self.config.frame_stack > 1:
+            shown = [
+                stack(tree.map(lambda array, row=row: array[row], batch), bool(starts[row]))
+                for row, stack in enumerate(self._stacks)
+            ]
+            batch = tree.map(lambda *frames: np.stack(frames), *shown)
+        noise = agent.distribution.draw_noise(self._rng, (rows,))
+        if agent.last_step is not None:
+            batch = Inputs(batch, self._last_action, self._per_row("reward", reward, np.float32))
+        choice = self.inference(batch, starts, self._core_state, noise)
         self._first, self._core_state, self._last_action = False, choice.core_state, choice.action
-        return tree.map(lambda array: array[0], to_env_actions(self.spec.action, choice.action))
+        actions = to_env_actions(self.spec.action, choice.action)
+        return tree.map(lambda array: array[0], actions) if single else actions
+
+    def _stacked(self, observation: Tree) -> tuple[Tree, bool]:
+        """(arrays [n, …], whether it was one observation)."""
+
+        def array(leaf: Leaf, value: Any) -> Any:
+            if leaf.kind == "text":
+                value = word_numbers(value) if isinstance(value, str) else [word_numbers(text) for text in value]
+            return np.array(value, leaf.dtype)
+
+        try:
+            arrays = tree.map(array, self._shown, tree.conform(self._shown, observation))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"this is no observation of {self.spec.name}: {own.line(error)}") from error
+        leaves = tree.named(self._shown)
+        rows = None
+        for (name, leaf), found in zip(leaves.items(), tree.leaves(arrays), strict=True):
+            inner = found.ndim - len(leaf.shape)
+            rows = found.shape[:inner] if rows is None else rows
+            if found.shape != (*rows, *leaf.shape) or len(rows) > 1 or 0 in rows:
+                where = f"observation/{name}".rstrip("/")
+                raise UserError(
+                    f"{where} has shape {found.shape}; it must be {leaf.shape}, or (n, ...) in every array for n envs"
+                )
+        return (arrays, False) if rows else (tree.map(lambda array: array[None], arrays), True)
+
+    def _per_row(self, name: str, value: Any, dtype: Any) -> Any:
+        array = np.asarray(value, dtype)
+        if array.shape not in ((), (self._rows,)):
+            raise UserError(f"{name} has shape {array.shape} for {self._rows} observations")
+        return np.full(self._rows, array)
 
 
 def load_config(run: Path) -> RunConfig:
@@ -244,7 +311,13 @@ def load_config(run: Path) -> RunConfig:
 
 
 def _in_session(
-    run: Path, config: RunConfig, quiet: bool, resumed: checkpoint.Loaded | None, begin: Callable[[_Session], None]
+    run: Path,
+    config: RunConfig,
+    quiet: bool,
+    resumed: checkpoint.Loaded | None,
+    begin: Callable[[_Session], None],
+    callbacks: Iterable[Callback],
+    sinks: Iterable[MetricsWriter],
 ) -> Result:
     """Opens a session, lets ``begin`` bring it to where training goes on, and trains. Until then a signal ends it at
     once: nothing is lost."""
@@ -252,7 +325,7 @@ def _in_session(
         try:
             with ExitStack() as opened:
                 with stop.immediately():
-                    session = opened.enter_context(_Session(run, config, quiet, resumed))
+                    session = opened.enter_context(_Session(run, config, quiet, resumed, stop, callbacks, sinks))
                     begin(session)
                 return session.finish(stop)
         except Interrupted:
@@ -270,7 +343,16 @@ def _in_session(
 class _Session:
     """Everything a run holds open: envs, files, panel. A context manager that leaves no process behind."""
 
-    def __init__(self, run: Path, config: RunConfig, quiet: bool, resumed: checkpoint.Loaded | None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        config: RunConfig,
+        quiet: bool,
+        resumed: checkpoint.Loaded | None,
+        stop: StopRequest,
+        callbacks: Iterable[Callback],
+        sinks: Iterable[MetricsWriter],
+    ) -> None:
         self.run, self._config = run, config
         self._stack = ExitStack()
         self._resumed = resumed
@@ -281,6 +363,8 @@ class _Session:
         self._machine = len(available_cores()), torch.cuda.is_available()
         self._ended = False
         self._events: EventLog | None = None
+        named = map(make_callback, config.callbacks)
+        self._listeners = Listeners(run, [*named, *callbacks], sinks, stop.ask)
         self.panel = Panel(run.name, config.steps, quiet=quiet)
         self.spec: EnvSpec
         self.runner: SyncRunner
@@ -324,14 +408,20 @@ class _Session:
                 frames_per_step=self.spec.action_repeat,
                 force_lag=config.force_lag,
             )
-            if not (self.run / "config.json").exists():  # before anything else, so that whatever comes can be resumed
+            begun = (self.run / "config.json").exists()
+            if not begun:  # before anything else, so that whatever comes can be resumed
                 _write_config(self.run, config)
-            at = -1 if self._resumed is None else self._resumed.step
-            truncate_after(self.run / "metrics.jsonl", at)
-            self._writers: list[MetricsWriter] = [
-                opening.enter_context(closing(JsonLines(self.run / "metrics.jsonl"))),
-                opening.enter_context(closing(TensorBoard(self.run / "tensorboard", at))),
-            ]
+            # A run without a checkpoint begins anew, and so does what it has logged.
+            at = self._resumed.step if self._resumed is not None else -1 if begun else None
+            for writer in self._listeners.writers:
+                opening.callback(writer.close)
+            for name in config.sinks:
+                made = named_sinks.make_sink(name, self.run, to_json(config), at)
+                self._listeners.writers.append(opening.enter_context(closing(made)))
+            if at is not None:
+                truncate_after(self.run / "metrics.jsonl", at)
+            lines = opening.enter_context(closing(JsonLines(self.run / "metrics.jsonl")))
+            self._listeners.writers.insert(0, lines)
             self._events = opening.enter_context(closing(EventLog(self.run / "events.jsonl", self._seconds)))
             opening.enter_context(self.panel)
             opening.callback(evaluation_envs.close)  # here already, while it can be told what goes wrong in it
@@ -345,17 +435,19 @@ class _Session:
         return self._stack.__exit__(*exception)
 
     def record(self, record: Metrics, longest_running: int) -> None:
-        """To every writer and the panel."""
-        if self._restarts:
-            record = {**record, "restarts": self._restarts}
-        for writer in self._writers:
-            writer.write(record)
+        """To every writer, the panel and the callbacks, which find a checkpoint of what was evaluated."""
+        record = finite({**record, "restarts": self._restarts} if self._restarts else record)
+        self._listeners.write(record)
         self.panel.update(record, longest_running, bottleneck(self._spent.add(record), self._config, *self._machine))
+        if kind(record) == "evaluation" and self._listeners.callbacks:
+            self.runner.checkpoint()
+        self._listeners.tell(kind(record), record)
 
     def event(self, event: str, step: int, **details: Any) -> None:
-        """To the event log; a warning to the panel too."""
+        """To the event log and the callbacks; a warning to the panel too."""
         assert self._events is not None
         self._events.write(event, step, **details)
+        self._listeners.tell(event, {"step": step, **details})
         if event == "warning":
             self.panel.message(f"warning: {details['message']}")
 
@@ -394,12 +486,19 @@ class _Session:
             self._salvage(str(error))
             raise
         self._ended = True
-        step = self.runner.counters.step
-        self.event("stop", step, exit_code=stop.exit_code)
-        if stop():
-            summary = f"stopped at step {step:,}; continue with `pronghorn resume {self.run}`"
+        counters = self.runner.counters
+        step = counters.step
+        done = counters.evaluated_at >= step >= self._config.steps
+        failed = self._listeners.failure is not None
+        reason = {} if stop.reason is None else {"reason": stop.reason}
+        self.event("stop", step, exit_code=1 if failed else stop.exit_code, **reason)
+        if self._listeners.failure is not None:
+            raise self._listeners.failure
+        if stop.exit_code or (stop() and not done):
+            why = f": {stop.reason}" if stop.reason else ""
+            summary = f"stopped at step {step:,}{why}; continue with `pronghorn resume {self.run}`"
         else:
-            summary = f"done: {step:,} steps in {self.runner.counters.seconds:.0f} s; everything is in {self.run}"
+            summary = f"done: {step:,} steps in {counters.seconds:.0f} s; everything is in {self.run}"
             if self.runner.last_evaluation is not None and self.runner.last_evaluation.returns:
                 found = self.runner.last_evaluation.report()
                 summary = (
@@ -599,9 +698,4 @@ def versions() -> dict[str, str]:
 
 def _write_config(run: Path, config: RunConfig) -> None:
     text = json.dumps({"config": to_json(config), "versions": versions()}, indent=2)
-    fresh = run / FRESH_CONFIG
-    with fresh.open("w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(run / "config.json")
+    replace_text(run / "config.json", text + "\n")

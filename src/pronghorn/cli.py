@@ -48,6 +48,15 @@ FAMILIES = (
 )
 """Families of envs: name, the module that must be there, how to get it, examples."""
 
+NAMES: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME,...|none",
+    instance_from_str=lambda words: () if words[0].lower() == "none" else tuple(words[0].split(",")),
+    is_instance=lambda instance: isinstance(instance, tuple),
+    str_from_instance=lambda names: [",".join(names) or "none"],
+)
+"""How names are read, and shown: with commas in between."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(RunConfig):
@@ -56,7 +65,11 @@ class TrainOptions(RunConfig):
     env: Annotated[Positional[str], tyro.conf.arg(metavar="ENV")] = ""
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     imports: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="FILE")] = ()
-    """module or file (./mine.py) that registers own envs, networks or algorithms, read before anything is made"""
+    """module or file (./mine.py) that registers own parts, read before anything is made"""
+    sinks: Annotated[tuple[str, ...], NAMES] = ()
+    """where metrics go beside metrics.jsonl: tensorboard, csv, wandb, or your own"""
+    callbacks: Annotated[tuple[str, ...], NAMES] = ()
+    """your own, which are told what happens and may end the run"""
     env_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """keyword argument of the environment, the value in JSON or as it stands"""

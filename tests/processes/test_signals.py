@@ -22,6 +22,16 @@ def test_the_first_signal_asks(number, code, capfd):
     assert capfd.readouterr().err == "\nstopping here\n"
 
 
+def test_a_stop_that_is_asked_for_is_no_signal(capfd):
+    with StopRequest() as stop:
+        stop.ask("first")
+        stop.ask("second")
+        assert stop() and (stop.reason, stop.exit_code) == ("first", 0)
+        assert capfd.readouterr().err == ""
+        os.kill(os.getpid(), signal.SIGINT)  # the first signal still, so the process goes on
+        assert stop.exit_code == 130
+
+
 def test_immediately_interrupts_and_what_fails_meanwhile_is_the_interruption():
     with StopRequest() as stop:
         with pytest.raises(Interrupted), stop.immediately():

@@ -1,4 +1,4 @@
-"""The first signal asks a run to save and stop, the second ends it now."""
+"""The first signal asks a run to save and stop, the second ends it now; a callback may ask, too."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ class StopRequest:
     def __init__(self, notice: str = "stopping: saving a checkpoint (again to stop now)") -> None:
         self._notice = notice
         self.requested: int | None = None
+        self.reason: str | None = None
         self._immediately = False
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         """Whether a stop was asked for."""
-        return self.requested is not None
+        return self.requested is not None or self.reason is not None
+
+    def ask(self, reason: str) -> None:
+        """A stop without a signal; the first ``reason`` is kept."""
+        if self.reason is None:
+            self.reason = reason
 
     @property
     def exit_code(self) -> int:

@@ -1,14 +1,15 @@
-"""Where metrics go: ``metrics.jsonl`` and TensorBoard. A value that does not exist is left out, never NaN."""
+"""Where metrics go: ``metrics.jsonl``, CSV and TensorBoard. A value that does not exist is left out, never NaN."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -60,6 +61,51 @@ class JsonLines:
         self._file.close()
 
 
+class Csv:
+    """A ``MetricsWriter`` to a table with a row for each record, and a column for each key in the order they appeared;
+    a cell without a value is empty.
+
+    Each row has left the process before ``write`` returns. A new key rewrites the file, which is replaced in one go.
+    ``resumed_at`` is the step a run continues from: rows beyond it are dropped, and a last one cut short by a crash.
+    """
+
+    def __init__(self, path: Path, resumed_at: int | None = None) -> None:
+        self._path = path
+        self._columns = ["step"]
+        rows = []
+        if resumed_at is not None and path.exists():
+            lines = path.read_text().splitlines(keepends=True)
+            table = csv.DictReader(line for line in lines if line.endswith("\n"))
+            rows = [row for row in table if int(row["step"]) <= resumed_at]
+            self._columns = list(table.fieldnames or self._columns)
+        self._begin(rows)
+
+    def write(self, record: dict[str, Any]) -> None:
+        row = finite(record)
+        if new := [key for key in row if key not in self._columns]:
+            self.close()
+            with self._path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            self._columns += new
+            self._begin(rows)
+        self._table.writerow(row)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _begin(self, rows: list[dict[str, Any]]) -> None:
+        """Replaces the file by one with these rows, and goes on in it."""
+        fresh = self._path.with_name(f".{self._path.name}")
+        self._file = fresh.open("w", newline="")
+        self._table = csv.DictWriter(self._file, self._columns, lineterminator="\n")
+        self._table.writeheader()
+        self._table.writerows(rows)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        fresh.replace(self._path)
+
+
 class TensorBoard:
     """A ``MetricsWriter`` to an event file in ``directory``: every key but ``step`` becomes a scalar.
 
@@ -99,6 +145,21 @@ class TensorBoard:
 def finite(record: dict[str, Any]) -> dict[str, Any]:
     """``record`` without NaN and infinities."""
     return {key: value for key, value in record.items() if not isinstance(value, _FLOATS) or math.isfinite(value)}
+
+
+def kind(record: dict[str, Any]) -> Literal["report", "evaluation"]:
+    """What a record of metrics is of."""
+    return "evaluation" if "eval/episodes" in record else "report"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a small file in one go: whoever reads it finds the old text or the new, also after a crash."""
+    fresh = path.with_name(f".{path.name}")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 def truncate_after(path: Path, step: int) -> None:
