@@ -305,8 +305,8 @@ def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
 def test_a_loaded_policy_stacks_what_it_is_shown(tmp_path):
     api.train(config(tmp_path / "run", frame_stack=3, steps=60), quiet=True)
     policy = pronghorn.load(tmp_path / "run")
-    seen, step = [], policy._inference.agent.step
-    policy._inference.agent.step = lambda observation, *rest: (
+    seen, step = [], policy.inference.agent.step
+    policy.inference.agent.step = lambda observation, *rest: (
         seen.append(observation.tolist()) or step(observation, *rest)
     )
     for episode in (4, 5):

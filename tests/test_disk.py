@@ -89,14 +89,14 @@ def test_one_process_at_a_time(tmp_path):
 
 def test_of_two_that_begin_at_once_one_trains(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    decide = api._decide
+    decide = api.decide
 
     def meanwhile(made):
-        monkeypatch.setattr(api, "_decide", decide)
+        monkeypatch.setattr(api, "decide", decide)
         api.train(config(run), quiet=True)
         return decide(made)
 
-    monkeypatch.setattr(api, "_decide", meanwhile)
+    monkeypatch.setattr(api, "decide", meanwhile)
     with pytest.raises(UserError, match="exists and is not empty"):
         api.train(config(run), quiet=True)
     with claimed(run), pytest.raises(UserError, match="in use"):

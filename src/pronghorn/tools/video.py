@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pronghorn.envs.base import Env
 from pronghorn.envs.gymnasium import make
 from pronghorn.envs.own import line
 from pronghorn.envs.stack import FrameStack
+from pronghorn.processes.launch import enter, launch
 from pronghorn.processes.supervise import Supervisor
 from pronghorn.seeding import Domain
 from pronghorn.tree import Tree
@@ -50,6 +52,40 @@ mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontSca
 
 
 def record(
+    run: Path, directory: Path | None = None, episodes: int = 1, sample: bool = False, seed: int | None = None
+) -> list[Path]:
+    """``film`` in a process of its own: a graphics library that was set up otherwise here, or that fails, ends the
+    process it is used in.
+
+    Raises:
+        UserError: why there is no film, and the remedy.
+    """
+    child = launch("pronghorn.tools.video", threads=1)
+    try:
+        child.send((run, directory, episodes, sample, seed))
+        if not child.control.poll(2 * MOST_SECONDS):
+            raise UserError(f"filming has said nothing for {2 * MOST_SECONDS:g} s")
+        paths, mistake = child.control.recv()
+    except (EOFError, ConnectionResetError):
+        raise UserError(f"the process that films {child.fate()}; is its graphics library sound?") from None
+    finally:
+        child.end(0.0)
+    if mistake:
+        raise UserError(mistake)
+    found: list[Path] = paths
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The life of a process that films."""
+    control = enter(arguments)
+    try:
+        control.send((film(*control.recv()), ""))
+    except UserError as error:
+        control.send(([], str(error)))
+
+
+def film(
     run: Path, directory: Path | None = None, episodes: int = 1, sample: bool = False, seed: int | None = None
 ) -> list[Path]:
     """Films the first ``episodes`` that evaluation's env 0 plays with the newest good checkpoint of ``run``, in an env
@@ -291,3 +327,7 @@ def _narrowed(picture: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
     if scale >= 1:
         return picture
     return np.asarray(Image.fromarray(picture).resize((width, round(picture.shape[0] * scale)), Image.Resampling.BOX))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
