@@ -11,6 +11,8 @@ from pathlib import Path
 import contest
 from contest import Contestant
 
+from pronghorn.tools import bench
+
 OURS = "pronghorn"
 
 
@@ -43,7 +45,7 @@ def main() -> int:
     chosen = options.only.split(",") if options.only else [contestant.name for contestant in entered]
     if unknown := set(chosen) - {contestant.name for contestant in entered}:
         parser.error(f"--only {', '.join(sorted(unknown))}: known are {', '.join(item.name for item in entered)}")
-    before = contest.machine()
+    before = bench.machine()
     # Anything below 100 steps/s counts as hung; the rest is for imports and compilation.
     rates = contest.hold(
         [contestant for contestant in entered if contestant.name in chosen],

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -123,16 +122,6 @@ def ratios(rates: dict[str, list[float]], ours: str) -> dict[str, Spread]:
         name: Spread.over([mine / theirs for mine, theirs in zip(own, other, strict=True)])
         for name, other in rates.items()
         if name != ours and own and other
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on. ``load`` is the one-minute load average: above 0.5 somebody else is at work."""
-    return {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "processor": platform.processor() or platform.machine(),
-        "system": platform.system(),
     }
 
 

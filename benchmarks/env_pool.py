@@ -9,6 +9,8 @@ import sys
 import contest
 from contest import Contestant
 
+from pronghorn.tools import bench
+
 WORKS = (("HalfCheetah-v5", 16), ("HalfCheetah-v5", 64), ("CartPole-v1", 64), ("ALE/Pong-v5", 32))
 
 
@@ -59,7 +61,7 @@ def main() -> int:
         works = ((options.env, options.num_envs or dict(WORKS).get(options.env, 16)),)
     for env, usual in works:
         num_envs = options.num_envs or usual
-        before = contest.machine()
+        before = bench.machine()
         everyone = contestants(env, num_envs, options.seconds, before["cores"], options.peers_python)
         entered = [item for item in everyone if item.name in (chosen or {item.name})]
         if not entered:

@@ -13,6 +13,8 @@ from typing import Any
 import contest
 from contest import Contestant, Spread
 
+from pronghorn.tools import bench
+
 ENV = "ALE/Pong-v5"
 NUM_ENVS = 32
 OURS = "pronghorn-async"
@@ -76,7 +78,8 @@ class Bound:
             names = [name for name in rates if name.startswith(f"{part}-")]
             self.chosen[part] = max(names, key=lambda name: Spread.over(rates[name]).median)
         self._costs = {part: [1 / rate for rate in rates[name]] for part, name in self.chosen.items()}
-        self.rounds = [cores / sum(costs) for costs in zip(*self._costs.values(), strict=True)]
+        rounds = zip(*self._costs.values(), strict=True)
+        self.rounds = [bench.Costs(env, acting, learn, learn).bound(cores) for env, acting, learn in rounds]
 
     def efficiency(self, loop: list[float]) -> Spread:
         """Of a whole loop with these steps per second, round by round."""
@@ -127,7 +130,7 @@ def main() -> int:
         # Made absolute, since contestants run elsewhere, but not resolved: a venv's python is a link.
         pythons.append(str(Path(found).absolute()))
 
-    before = contest.machine()
+    before = bench.machine()
     cores, steps = before["cores"], options.steps or STEPS[options.network]
     everyone = contestants(options.network, options.core, steps, pythons)
     names = [*(item.name for item in everyone), "parts"]

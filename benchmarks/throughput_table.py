@@ -11,6 +11,8 @@ from typing import Any
 import contest
 from contest import Contestant, Spread
 
+from pronghorn.tools import bench
+
 NUM_ENVS = 32
 REFERENCE = "impala"
 
@@ -71,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats must be positive, not {options.repeats}")
-    before = contest.machine()
+    before = bench.machine()
     rows = table_rows(before["cores"])
     chosen = options.rows.split(",") if options.rows else list(rows)
     if unknown := set(chosen) - set(rows):

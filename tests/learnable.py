@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from pronghorn.envs.probes import ImageBanditEnv
+
 LENGTH = 4
 
 
@@ -55,3 +57,36 @@ class FromMinusOneEnv(ContextEnv):
 
     def _reward(self, action: int) -> float:
         return float(action == 1 - self._context)
+
+
+class ImageAndVectorEnv:
+    """Reward 1 for the action that names the bright quadrant and, with 4 added, the bit, a number beside the image.
+
+    The best return is 4, with the image alone 2, with the bit alone 1.
+    """
+
+    action_space = spaces.Discrete(8)
+
+    def __init__(self) -> None:
+        self._images = ImageBanditEnv(side=20, length=LENGTH)
+        self._random, self._bit = np.random.default_rng(0), 0
+        self.observation_space = spaces.Dict(
+            bit=spaces.Box(0, 1, (1,), np.float32), image=spaces.Box(0, 255, (1, 20, 20), np.uint8)
+        )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Draws image and bit."""
+        self._random = np.random.default_rng([seed or 0, 1])  # not the image's numbers: they would tell the bit
+        image, info = self._images.reset(seed=seed)
+        return self._seen(image), info
+
+    def step(self, action: int) -> Any:
+        """Rewards, and draws the next."""
+        bit, quadrant = divmod(action, 4)
+        right = bit == self._bit
+        image, reward, *rest = self._images.step(quadrant)
+        return self._seen(image), reward * right, *rest
+
+    def _seen(self, image: Any) -> Any:
+        self._bit = int(self._random.integers(2))
+        return {"bit": np.full(1, self._bit, np.float32), "image": image}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,11 +16,14 @@ import numpy as np
 
 from pronghorn import build
 from pronghorn.acting.actor import Actor
-from pronghorn.config import LOSSES, PPOConfig, RunConfig, override, validate
+from pronghorn.config import CALLBACKS, IMAGE_ENCODERS, LOSSES, SINKS, PPOConfig, RunConfig, override, validate
+from pronghorn.envs.gymnasium import FAMILIES
 from pronghorn.envs.probes import CountingEnv, MaskedBanditEnv
 from pronghorn.learning.learner import Learner
+from pronghorn.networks import encoders
 from pronghorn.processes.signals import StopRequest
 from pronghorn.seeding import Domain, episode_seed
+from pronghorn.telemetry import callbacks, sinks
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.types import Leaf
 
@@ -204,6 +208,30 @@ def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 10
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+@contextmanager
+def parts_forgotten() -> Iterator[None]:
+    """What is registered within, and modules imported, are gone afterwards."""
+    tables: tuple[dict[str, Any], ...] = (
+        FAMILIES,
+        LOSSES,
+        build.ALGORITHMS,
+        encoders._OWN,
+        sinks._MAKERS,
+        callbacks._MAKERS,
+        sys.modules,
+    )
+    lists = (IMAGE_ENCODERS, SINKS, CALLBACKS, sys.path)
+    kept, names = [dict(table) for table in tables], [list(part) for part in lists]
+    try:
+        yield
+    finally:
+        for table, before in zip(tables, kept, strict=True):
+            for key in table.keys() - before.keys():
+                del table[key]
+        for part, values in zip(lists, names, strict=True):
+            part[:] = values
 
 
 def lasting(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

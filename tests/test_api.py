@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -39,7 +42,7 @@ def config(path, env="CountingEnv", **options):
     return rig.config(env, run=str(path), **{**small, **options})
 
 
-@pytest.mark.parametrize("options", [{}, EPISODES], ids=["unrolls", "episodes"])
+@pytest.mark.parametrize("options", [{}, EPISODES, {"frame_stack": 3}], ids=["unrolls", "episodes", "stacks"])
 def test_interrupted_by_a_signal_and_resumed(tmp_path, options, capfd):
     marker = tmp_path / "marker"
     options = {**options, "env_args": {"marker": str(marker), "at": 25, "lengths": list(rig.LENGTHS)}}
@@ -76,21 +79,32 @@ def test_envs_that_cannot_be_brought_back_are_told_of(tmp_path, monkeypatch, env
     assert resumed["envs"] == "envs began new episodes"
 
 
-@pytest.mark.parametrize("before_the_end", [None, 3])
-def test_a_stop_at_either_end_of_the_run(tmp_path, monkeypatch, before_the_end):
+@pytest.mark.parametrize("calls", [1, -3])
+def test_a_stop_at_either_end_of_the_run(tmp_path, monkeypatch, calls):
     asked = rig.StopAfter(10**6)
     monkeypatch.setattr(api, "StopRequest", lambda: asked)
     api.train(config(tmp_path / "straight"), quiet=True)
-    calls = 0 if before_the_end is None else 10**6 - asked.calls - before_the_end
+    if calls < 0:  # from the end
+        calls += 10**6 - asked.calls
     monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(calls))
     assert api.train(config(tmp_path / "run"), quiet=True).exit_code == 130
     monkeypatch.undo()
     step = checkpoint.load_latest(tmp_path / "run").step
-    assert step == 0 if before_the_end is None else step >= 300  # the evaluation at the end is still to come
+    assert step == 0 if calls == 1 else step >= 300  # the evaluation at the end is still to come
     api.resume(tmp_path / "run", quiet=True)
     assert_equal_runs(tmp_path / "straight", tmp_path / "run")
     written = lines(tmp_path / "run")
     assert "has finished" in api.resume(tmp_path / "run", quiet=True).summary and lines(tmp_path / "run") == written
+
+
+def test_killed_before_its_first_checkpoint_it_begins_from_the_start(tmp_path):
+    api.train(config(tmp_path / "straight"), quiet=True)
+    shutil.copytree(tmp_path / "straight", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert api.resume(tmp_path / "run", quiet=True).exit_code == 0
+    assert_equal_runs(tmp_path / "straight", tmp_path / "run")
+    resumed = next(event for event in lines(tmp_path / "run", "events.jsonl") if event["event"] == "resume")
+    assert resumed["envs"] == "begun from the start" and resumed["step"] == 0
 
 
 def test_a_finished_run_may_be_extended(tmp_path):
@@ -266,12 +280,12 @@ def test_a_loaded_policy_is_told_its_last_step(tmp_path):
 
 def test_an_unrolled_core_is_compiled_only_on_request(tmp_path):
     made = config(tmp_path / "run", core="lstm", core_size=4, compile=None, steps=10**8)
-    chosen, reasons = api._decide(made)
+    chosen, reasons = api.decide(made)
     assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
 
 
 def test_what_reads_is_compiled_only_on_request(tmp_path):
-    chosen, reasons = api._decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
+    chosen, reasons = api.decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
     assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
 
 
@@ -282,10 +296,31 @@ def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
     agent = build.agent(made, policy.spec)
     agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
     seen = []
-    policy._inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
+    policy.inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
     for text in ("not left", "", "left"):
         assert policy.act({"instruction": text}) in (0, 1)
         assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]
+
+
+def test_a_loaded_policy_stacks_what_it_is_shown(tmp_path):
+    api.train(config(tmp_path / "run", frame_stack=3, steps=60), quiet=True)
+    policy = pronghorn.load(tmp_path / "run")
+    seen, step = [], policy._inference.agent.step
+    policy._inference.agent.step = lambda observation, *rest: (
+        seen.append(observation.tolist()) or step(observation, *rest)
+    )
+    for episode in (4, 5):
+        policy.reset()
+        for count in range(4):
+            policy.act([episode, count, 0])
+    assert all(shown[0][::3] == [4 + number // 4] * 3 for number, shown in enumerate(seen))
+    assert [shown[0][1::3] for shown in seen] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]] * 2
+
+
+def test_an_engine_that_is_chosen_by_rule_must_be_able_to_do_what_is_asked(tmp_path):
+    made = dataclasses.replace(config(tmp_path / "run", layout="auto", frame_stack=2), env="ALE/Pong-v5")
+    with pytest.raises(UserError, match="--frame-stack 2 is for envs that are stepped one by one"):
+        api.train(made, quiet=True)
 
 
 def test_training_from_python(tmp_path, monkeypatch):
@@ -296,3 +331,12 @@ def test_training_from_python(tmp_path, monkeypatch):
     assert action in (0, 1)
     with pytest.raises(UserError, match="did you mean num_envs"):
         pronghorn.train("CartPole-v1", num_env=4)
+
+
+def test_a_run_names_its_bottleneck_at_its_end(tmp_path, capsys):
+    api.train(config(tmp_path / "run"))
+    *_, last = capsys.readouterr().out.splitlines()
+    found = re.fullmatch(r"bottleneck: [\w ]+, (\d+)% of the time: .*--[a-z-]+.*", last)
+    assert 0 < int(found[1]) <= 100
+    api.train(config(tmp_path / "quiet"), quiet=True)
+    assert capsys.readouterr().out == ""

@@ -218,7 +218,7 @@ def test_a_newer_format_is_not_guessed_at(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 2)
         save(tmp_path, 2)
-    with pytest.raises(UserError, match="has format 2, this version of Pronghorn reads up to 1"):
+    with pytest.raises(UserError, match=r"has format 2, .* Pronghorn, \S+, reads up to 1; use version"):
         checkpoint.load_latest(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The command line as its user meets it: help, errors of one line, exit codes, options, and the picture of ``plot``."""
+"""The command line as its user meets it: help, errors of one line, exit codes and options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pronghorn
 from pronghorn import cli
 from pronghorn.__main__ import main
-from pronghorn.config import ImpalaConfig, RunConfig, option_names, override, to_json
+from pronghorn.config import ImpalaConfig, RunConfig, option_names, override
 from pronghorn.presets.resolve import resolve
-from pronghorn.tools import plot
 from pronghorn.types import UserError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -147,7 +145,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("doctor", "ENV is missing; see 'pronghorn doctor --help'"),
         ("doctor X --seconds 0", "--seconds must be positive, not 0"),
         ("doctor X --env-timeout 0", "--env-timeout must be positive, not 0.0"),
+        ("export", "RUN is missing; see 'pronghorn export --help'"),
+        ("export R --sampel", "unknown option --sampel; did you mean --sample?"),
         ("plot", "RUN is missing; see 'pronghorn plot --help'"),
+        ("compare", "RUN is missing; see 'pronghorn compare --help'"),
         ("plot R --out curves.gif", "--out must end in .png, .svg or .pdf, not 'curves.gif'"),
     ],
 )
@@ -350,97 +351,3 @@ def test_list_tells_how_to_get_what_is_missing(
         ["B", "B", "(pip", "install", "b)"],
     ]
     assert any("ppo-cartpole" in line for line in lines)
-
-
-def series(steps: list[float], values: list[float]) -> plot.Series:
-    return np.asarray(steps, np.float64), np.asarray(values, np.float64)
-
-
-def test_curve_is_the_quartiles_on_the_common_grid() -> None:
-    runs = [
-        series([0, 10, 20], [0, 10, 20]),
-        series([10, 20, 40], [20, 40, 80]),
-        series([5, 15, 25], [15, 45, 75]),
-        series([10, 30], [40, 120]),
-        series([10, 30], [50, 150]),
-    ]
-    steps, median, low, high = plot.curve(runs)
-    assert steps.tolist() == [10, 15, 20]
-    assert median.tolist() == [30, 45, 60]
-    assert low.tolist() == [20, 30, 40]
-    assert high.tolist() == [40, 60, 80]
-
-
-def test_curve_of_one_run_is_the_run() -> None:
-    steps, *bands = plot.curve([series([3, 7], [5, 9])])
-    assert steps.tolist() == [3, 7]
-    assert [band.tolist() for band in bands] == [[5, 9]] * 3
-
-
-def test_curve_without_common_steps_is_empty() -> None:
-    assert all(part.size == 0 for part in plot.curve([series([0, 1], [0, 1]), series([5, 6], [0, 1])]))
-
-
-def make_run(directory: Path, config: RunConfig, reports: list[dict[str, float]], tail: str = "") -> Path:
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps({"config": to_json(config), "versions": {"numpy": "2"}}))
-    lines = [json.dumps(report) for report in reports]
-    (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n" + tail)
-    return directory
-
-
-def test_metrics_of_a_resumed_and_cut_run(tmp_path: Path) -> None:
-    reports = [{"step": step, "eval/return": step + 0.5} for step in (10, 20, 30)]
-    again = [{"step": 20, "eval/return": -1.0}, {"step": 25, "loss/value": 3.0}, {"step": 40, "eval/return": -2.0}]
-    run = make_run(tmp_path / "r", RunConfig(env="e"), reports + again, '{"step": 50, "eval/re')
-    steps, values = plot.read_metric(run, "eval/return")
-    assert steps.tolist() == [10, 20, 40]
-    assert values.tolist() == [10.5, -1.0, -2.0]
-
-
-def test_runs_are_grouped_by_what_decides_learning(tmp_path: Path) -> None:
-    base = RunConfig(env="e")
-    reports = [{"step": 1, "eval/return": 2.0}]
-    configs = [
-        base,
-        override(base, seed=1, run="elsewhere", workers=3, compile=True),
-        override(base, learning_rate=0.5),
-        override(base, env="f"),
-    ]
-    runs = [make_run(tmp_path / str(index), config, reports) for index, config in enumerate(configs)]
-    groups = plot.collect([*runs, runs[0]], "eval/return")
-    assert [len(group.runs) for group in groups] == [2, 1, 1]
-    names = plot.labels([group.options for group in groups])
-    assert names == ["ppo, learning rate 0.0003", "ppo, learning rate 0.5", "ppo"]
-
-
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
-def test_plot_writes_a_picture(suffix: str, start: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = []
-    for env in ("CartPole-v1", "Hopper-v5"):
-        for seed in range(3):
-            reports = [{"step": step, "eval/return": float(step * (seed + 1))} for step in (100, 200, 300)]
-            runs.append(make_run(tmp_path / f"{env}{seed}", RunConfig(env=env, seed=seed), reports))
-    out = tmp_path / "new" / f"curves{suffix}"
-    assert main(["plot", *map(str, runs), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"wrote {out}\n"
-    content = out.read_bytes()
-    assert content.startswith(start)
-    if suffix == ".svg":
-        text = content.decode()
-        for label in ("CartPole-v1", "Hopper-v5", "environment steps", "evaluation return", "ppo (3 seeds)"):
-            assert label in text
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [("eval/retrun", "has no 'eval/retrun' yet; did you mean eval/return?"), ("eval/return", "is not a run")],
-)
-def test_plot_explains_what_is_missing(
-    key: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path / "r", RunConfig(env="e"), [{"step": 1, "eval/return": 2.0}])
-    directory = tmp_path if message == "is not a run" else run
-    assert main(["plot", str(directory), "--key", key, "--out", str(tmp_path / "c.png")]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and message in error

@@ -32,6 +32,7 @@ from pronghorn.types import UserError
 OPTIONS = [
     "env",
     "env_args",
+    "frame_stack",
     "imports",
     "algorithm",
     "runner",
@@ -55,6 +56,8 @@ OPTIONS = [
     "evaluation_episodes",
     "checkpoint_every",
     "keep_checkpoints",
+    "sinks",
+    "callbacks",
     "num_envs",
     "groups",
     "ready_envs",
@@ -228,6 +231,8 @@ def test_validate_accepts_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"frame_stack": 0}, "--frame-stack must be positive, not 0"),
+        ({"frame_stack": 4, "layout": "native"}, "--frame-stack 4 is for envs that are stepped one by one"),
         ({"steps": 0}, "--steps must be positive, not 0"),
         ({"learning_rate": float("nan")}, "--learning-rate must be positive, not nan"),
         ({"layers": (4, 0)}, "--layers must be positive, not 0"),
@@ -274,6 +279,9 @@ def test_validate_accepts_the_defaults() -> None:
         ({"ready_envs": 2, "groups": 2}, "--ready-envs takes envs as they come, --groups 2 in turn"),
         ({"algorithm": "pppo"}, "--algorithm must be one of ppo, batchppo, impala, a2c, not 'pppo'"),
         ({"image_encoder": "wide"}, "--image-encoder must be one of nature, shallow, deep, not 'wide'"),
+        ({"sinks": ("csv", "tensorbord")}, "unknown sink 'tensorbord' in --sinks; did you mean tensorboard"),
+        ({"sinks": "csv"}, "--sinks must be .*, not 'csv'"),
+        ({"callbacks": ("solved",)}, "unknown callback 'solved' in --callbacks; register it in a file and name that"),
         ({"imports": "mine.py"}, "--imports must be .*, not 'mine.py'"),
         ({"steps": 1.5}, "--steps must be int, not 1.5"),
         ({"epochs": True}, "--epochs must be int, not True"),
@@ -315,7 +323,15 @@ def test_validate_names_the_option_of_impala(changes: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     "changes",
-    [{"workers": 2}, {"learning_rate": 1}, {"compile": False}, {"layers": ()}, {"clip_ratio": None, "kl_penalty": 1.0}],
+    [
+        {"workers": 2},
+        {"learning_rate": 1},
+        {"compile": False},
+        {"layers": ()},
+        {"clip_ratio": None, "kl_penalty": 1.0},
+        {"sinks": ()},
+        {"sinks": ("tensorboard", "csv", "wandb")},
+    ],
 )
 def test_validate_accepts(changes: dict[str, Any]) -> None:
     validate(override(RunConfig(env="e"), **changes))

@@ -111,6 +111,8 @@ def test_what_takes_too_long_is_capped(monkeypatch):
     monkeypatch.setattr(evaluation_module, "MOST_SECONDS", 0.05)
     with make(2, env_args={"lengths": [10**9]}) as (evaluator, _):
         assert evaluator.run().capped == 2
+        most = 4 * build.EVALUATION_UNROLL  # steps: so it was not this that ended it
+        assert evaluator.run(most_steps=most, most_seconds=600.0).steps == most
 
 
 def test_a_stop_leaves_nothing_for_the_next():

@@ -24,6 +24,7 @@ from pronghorn import api, build, tree
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.probes import CountingEnv, ImageBanditEnv
 from pronghorn.processes import preflight
+from pronghorn.processes.signals import StopRequest
 from pronghorn.seeding import Domain
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.local import LocalWeights
@@ -97,7 +98,7 @@ def test_a_session_takes_what_it_says(env: str, options: dict[str, Any], tmp_pat
     made = dataclasses.replace(rig.config(run=str(tmp_path / "run"), **{"layout": "pool", **options}), env=env)
     gc.collect()
     fds, memory = descriptors(), mapped()
-    with api._Session(tmp_path / "run", made, True, None) as session:
+    with api._Session(tmp_path / "run", made, True, None, StopRequest()) as session:
         needs = build.needs(made, session.spec)
         session.runner.start()
         assert mapped() - memory == needs.shared

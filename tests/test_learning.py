@@ -1,6 +1,7 @@
 """Whole trainings with a known standard. ``make learn`` runs them all, the ordinary tests the short ones."""
 
 import pytest
+from learnable import ImageAndVectorEnv
 
 import pronghorn
 
@@ -119,6 +120,46 @@ def test_every_part_of_a_space_counts(env, env_args, steps, standard, tmp_path):
     options = {**BANDIT, "env_args": env_args}
     (found,) = returns(env, [0], tmp_path, episodes=50, steps=steps, **options)
     assert found >= standard * 4
+
+
+IMAGE_AND_VECTOR = {**BANDIT, "image_encoder": "shallow", "learning_rate": 1e-3}
+
+
+@pytest.mark.timeout(300)
+def test_an_image_and_a_number_beside_it_are_both_seen(tmp_path):
+    (found,) = returns("learnable:ImageAndVectorEnv", [0], tmp_path, episodes=50, steps=3000, **IMAGE_AND_VECTOR)
+    assert found > 0.9 * 4
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_an_image_and_a_number_beside_it_are_both_seen_by_every_seed(algorithm, tmp_path):
+    options = {**IMAGE_AND_VECTOR, "steps": 6000}
+    if algorithm == "impala":
+        del options["epochs"]
+        options |= {"steps": 12_000, "unroll_length": 16, "learning_rate": 3e-3}
+    found = returns("learnable:ImageAndVectorEnv", range(3), tmp_path, episodes=50, algorithm=algorithm, **options)
+    assert min(found) > 0.95 * 4, found
+
+
+def test_neither_image_nor_number_is_enough():
+    env = ImageAndVectorEnv()
+
+    def play(decide):
+        total = 0
+        for seed in range(300):
+            (seen, _), over = env.reset(seed=seed), False
+            while not over:
+                quarters = seen["image"][0].reshape(2, 10, 2, 10).mean((1, 3))
+                seen, reward, over, *_ = env.step(decide(int(quarters.argmax()), int(seen["bit"][0])))
+                total += reward
+        return total / 300
+
+    assert play(lambda quadrant, bit: quadrant + 4 * bit) == 4
+    assert 1.85 < play(lambda quadrant, bit: quadrant) < 2.15
+    assert 1.85 < play(lambda quadrant, bit: quadrant + 4 * (quadrant // 2)) < 2.15  # no quadrant tells the bit
+    assert 0.85 < play(lambda quadrant, bit: 4 * bit) < 1.15
 
 
 @pytest.mark.learning

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rig
 
 import pronghorn
 from pronghorn import build, cli, config
 from pronghorn.envs import own
-from pronghorn.envs.gymnasium import FAMILIES, env_factory, make, register_envs
-from pronghorn.networks import encoders
+from pronghorn.envs.gymnasium import env_factory, make, register_envs
 from pronghorn.seeding import Domain
 from pronghorn.types import UserError
 from pronghorn.vec.layout import make_vec
@@ -24,14 +24,8 @@ TINY = {"num_envs": 4, "unroll_length": 8, "workers": 1, "threads": 1, "compile"
 
 @pytest.fixture(autouse=True)
 def as_before():
-    """What tests register, and the modules they import, are gone afterwards."""
-    tables = (FAMILIES, config.LOSSES, build.ALGORITHMS, encoders._OWN, sys.modules)
-    kept, names, path = [dict(table) for table in tables], list(config.IMAGE_ENCODERS), list(sys.path)
-    yield
-    for table, before in zip(tables, kept, strict=True):
-        for key in table.keys() - before.keys():
-            del table[key]
-    config.IMAGE_ENCODERS[:], sys.path[:] = names, path
+    with rig.parts_forgotten():
+        yield
 
 
 @pytest.fixture
@@ -81,7 +75,7 @@ def test_a_family_and_a_network_through_a_whole_run(examples):
     )
     fresh = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert int(fresh.stdout) == pronghorn.load(result.run).act(np.zeros((20, 24), np.uint8))
-    network = pronghorn.load(result.run)._inference.agent.encoder.images[0]
+    network = pronghorn.load(result.run).inference.agent.encoder.images[0]
     assert type(network).__name__ == "Wide" and network.normaliser is not None
 
 
@@ -114,7 +108,7 @@ def test_an_own_algorithm_decides_what_is_learnt(examples):
         "CartPole-v1", imports=["./optimist.py"], algorithm="optimist", regret=5.0, steps=32, run="r", **TINY
     )
     found = build.ALGORITHMS["optimist"]
-    made = found(pronghorn.load("r").config, pronghorn.load("r")._inference.agent)
+    made = found(pronghorn.load("r").config, pronghorn.load("r").inference.agent)
     assert type(made).__name__ == "Optimist" and made.config.regret == 5.0
 
 

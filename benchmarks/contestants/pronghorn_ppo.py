@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import work
 from pronghorn import api
 from pronghorn.config import override
 from pronghorn.presets.resolve import resolve
+from pronghorn.tools import bench
 
 
 def main() -> None:
@@ -36,9 +36,8 @@ def main() -> None:
             checkpoint_every=2 * steps,
         )
         api.train(config, quiet=True)
-        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    # Only the reports of updates: the last record of all is written after the closing evaluation.
-    timed = [record for record in records if "steps_per_second" in record and record["updates"] >= work.WARM_UP]
+        records = bench.reports(run)
+    timed = [record for record in records if record["updates"] >= work.WARM_UP]
     work.answer(timed[-1]["step"] - timed[0]["step"], timed[-1]["seconds"] - timed[0]["seconds"])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import work
 
 import pronghorn
+from pronghorn.tools import bench
 
 WARM_UP = 6
 """Updates that are not timed: start-up is over by then, and so is what actors had in stock when learning began."""
@@ -36,9 +37,8 @@ def main() -> None:
             checkpoint_every=2 * steps,
             **arguments.options,
         )
-        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    # Only the reports of updates: the last record of all is written after the closing evaluation.
-    timed = [record for record in records if "steps_per_second" in record and record["updates"] >= WARM_UP]
+        records = bench.reports(run)
+    timed = [record for record in records if record["updates"] >= WARM_UP]
     if len(timed) < 2:
         parser.error(f"--steps {steps} ends within the warm-up of {WARM_UP} updates; use more")
     work.answer(timed[-1]["step"] - timed[0]["step"], timed[-1]["seconds"] - timed[0]["seconds"])

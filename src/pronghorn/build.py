@@ -21,6 +21,7 @@ from pronghorn.algorithms.ppo import PPO
 from pronghorn.config import LOSSES, ImpalaConfig, PPOConfig, RunConfig
 from pronghorn.envs import own
 from pronghorn.envs.ale import AtariOptions
+from pronghorn.envs.base import EnvFactory
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.evaluation import Evaluator
 from pronghorn.learning.learner import Learner
@@ -120,7 +121,7 @@ def vec(
             config.env, config.env_args, count, config.seed, domain, groups, ready, first_index, watch, threads
         )
     return make_vec(
-        [env_factory(config.env, config.env_args, config.imports)] * count,
+        [one_env(config)] * count,
         layout="pool" if config.vec.layout == "pool" else "serial",
         workers=min(config.vec.workers or 1, count),
         run_seed=config.seed,
@@ -132,6 +133,11 @@ def vec(
         notes=None if watchdog is None else watchdog.note,
         ready=ready,
     )
+
+
+def one_env(config: RunConfig) -> EnvFactory:
+    """What makes one of the config's envs, unless they are stepped by an engine."""
+    return env_factory(config.env, config.env_args, config.imports, config.frame_stack)
 
 
 def timeouts(config: RunConfig) -> Timeouts:
@@ -147,8 +153,7 @@ def env_spec(config: RunConfig, watchdog: Watchdog | None = None) -> EnvSpec:
     """
     if config.vec.layout == "native":
         return native_spec(config.env, config.env_args, unwatched if watchdog is None else watchdog.watch)
-    factory = env_factory(config.env, config.env_args, config.imports)
-    return look_at(factory, None if watchdog is None else watchdog.note)
+    return look_at(one_env(config), None if watchdog is None else watchdog.note)
 
 
 def env_options(config: RunConfig) -> list[str]:

@@ -2,7 +2,8 @@
 
 A checkpoint is a directory ``checkpoints/step_N`` with the files in ``FILES`` and ``manifest.json``, which holds the
 format, the step, and size and checksum of each file. Data are safetensors and JSON; nothing is ever unpickled.
-Entries of ``checkpoints`` whose names begin with a dot are what an interrupted save left; the next one removes them.
+Entries of ``checkpoints`` whose names begin with ``.saving_`` or ``.discarded_`` are what an interrupted save left; the
+next one removes them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import re
 import shutil
+import stat
 from dataclasses import dataclass, field
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +24,19 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 
 from pronghorn.types import UserError
 
 FORMAT = 1
-"""Version of the layout of a checkpoint. Every version keeps ``manifest.json`` with ``format`` and ``sha256``."""
+"""Version of the layout of a checkpoint. Every version keeps ``manifest.json`` with ``format``, ``pronghorn`` (the
+version that wrote it) and ``sha256``."""
 
 TENSORS, ARRAYS, STATE = FILES = ("tensors.safetensors", "arrays.safetensors", "state.json")
 MANIFEST = "manifest.json"
+SAVING, DISCARDED = ".saving_", ".discarded_"
+"""Begin the names of what an interrupted save leaves."""
 
 Array = Tensor | NDArray[Any]
 
@@ -49,6 +56,10 @@ class _Damaged(Exception):
     """A checkpoint that cannot be used; the message says what is wrong with it."""
 
 
+_UNREADABLE = ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
+"""What reading files raises that are not what they should be."""
+
+
 def save(run: Path, step: int, tensors: dict[str, Array], state: dict[str, Any], keep: int) -> Path:
     """Writes the checkpoint of ``step`` and keeps the newest ``keep`` (at least this one).
 
@@ -64,7 +75,7 @@ def save(run: Path, step: int, tensors: dict[str, Array], state: dict[str, Any],
     directory.mkdir(parents=True, exist_ok=True)
     _clean(directory)
     path = directory / f"step_{step:012d}"
-    fresh = directory / f".saving_{path.name}"
+    fresh = directory / f"{SAVING}{path.name}"
     contents = {
         TENSORS: safetensors.torch.save({name: _owned(x) for name, x in tensors.items() if isinstance(x, Tensor)}),
         ARRAYS: safetensors.numpy.save({name: _dense(x) for name, x in tensors.items() if not isinstance(x, Tensor)}),
@@ -72,6 +83,7 @@ def save(run: Path, step: int, tensors: dict[str, Array], state: dict[str, Any],
     }
     manifest = {
         "format": FORMAT,
+        "pronghorn": package_version("pronghorn"),
         "step": step,
         "files": {name: {"bytes": len(data), "sha256": _digest(data)} for name, data in contents.items()},
     }
@@ -94,6 +106,11 @@ def save(run: Path, step: int, tensors: dict[str, Array], state: dict[str, Any],
         if other not in earlier[: keep - 1]:
             _discard(other)
     return path
+
+
+def exists(run: Path) -> bool:
+    """Whether a checkpoint was ever saved, good or damaged: a run may have been killed before its first."""
+    return bool(_checkpoints(run / "checkpoints"))
 
 
 def load(path: Path) -> Loaded:
@@ -132,35 +149,43 @@ def _read(path: Path) -> Loaded:
     try:
         manifest = json.loads(_file(path / MANIFEST))
         stated = manifest.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise _Damaged(f"{MANIFEST} is not readable") from error
     if stated != _manifest_digest(manifest):
         raise _Damaged(f"{MANIFEST} does not match its checksum")
-    if manifest["format"] > FORMAT:
-        raise UserError(
-            f"checkpoint {path} has format {manifest['format']}, this version of Pronghorn reads up to {FORMAT}; "
-            "use the newer version that wrote it"
+    try:
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"checkpoint {path} has format {manifest['format']}, and this version of Pronghorn, "
+                f"{package_version('pronghorn')}, reads up to {FORMAT}; use version {manifest['pronghorn']}, which "
+                "wrote it, or a later one"
+            )
+        contents = {name: _checked(path / name, manifest["files"][name]) for name in FILES}
+        return Loaded(
+            step=manifest["step"],
+            tensors=safetensors.torch.load(contents[TENSORS]) | safetensors.numpy.load(contents[ARRAYS]),
+            state=json.loads(contents[STATE]),
+            path=path,
         )
-    contents = {name: _checked(path / name, manifest["files"][name]) for name in FILES}
-    return Loaded(
-        step=manifest["step"],
-        tensors=safetensors.torch.load(contents[TENSORS]) | safetensors.numpy.load(contents[ARRAYS]),
-        state=json.loads(contents[STATE]),
-        path=path,
-    )
+    except _UNREADABLE as error:  # with the right checksums, so not one of ours
+        raise _Damaged(f"its files are not what Pronghorn writes ({type(error).__name__})") from error
 
 
 def _checked(path: Path, expected: dict[str, Any]) -> bytes:
-    data = _file(path)
-    if len(data) != expected["bytes"]:
-        raise _Damaged(f"{path.name} has {len(data)} bytes instead of {expected['bytes']}")
+    data = _file(path, expected["bytes"])
     if _digest(data) != expected["sha256"]:
         raise _Damaged(f"{path.name} does not match its checksum")
     return data
 
 
-def _file(path: Path) -> bytes:
+def _file(path: Path, size: int | None = None) -> bytes:
+    """Its contents. Only a file is opened (a pipe or a device could go on for ever), and only if it has ``size``."""
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise _Damaged(f"{path.name} is not a file")
+        if size is not None and found.st_size != size:
+            raise _Damaged(f"{path.name} has {found.st_size} bytes instead of {size}")
         return path.read_bytes()
     except FileNotFoundError as error:
         raise _Damaged(f"{path.name} is missing") from error
@@ -184,8 +209,9 @@ def _replaced(path: Path) -> Path:
 
 def _clean(directory: Path) -> None:
     """Removes what interrupted saves left; one that stopped while replacing a checkpoint is undone."""
-    for path in directory.glob(".*"):
-        shutil.rmtree(path)
+    for prefix in (SAVING, DISCARDED):
+        for path in directory.glob(f"{prefix}*"):
+            _remove(path)
     for path in directory.glob("step_*.replaced"):
         original = path.with_suffix("")
         if original.exists():
@@ -196,9 +222,17 @@ def _clean(directory: Path) -> None:
 
 def _discard(path: Path) -> None:
     """Removes a checkpoint; whoever looks sees all of it or nothing."""
-    hidden = path.with_name(f".discarded_{path.name}")
+    hidden = path.with_name(f"{DISCARDED}{path.name}")
     path.rename(hidden)
-    shutil.rmtree(hidden)
+    _remove(hidden)
+
+
+def _remove(path: Path) -> None:
+    """A directory; or what somebody else has put where one should be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _write(path: Path, data: bytes) -> None:

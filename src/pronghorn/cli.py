@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import re
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pronghorn.api import Result
 
 Options = TypeVar("Options")
+TrainKind = TypeVar("TrainKind", bound="TrainOptions")
 
 FAMILIES = (
     ("classic control", "gymnasium", "pip install gymnasium", "CartPole-v1, Pendulum-v1, Acrobot-v1"),
@@ -46,6 +48,15 @@ FAMILIES = (
 )
 """Families of envs: name, the module that must be there, how to get it, examples."""
 
+NAMES: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NAME,...|none",
+    instance_from_str=lambda words: () if words[0].lower() == "none" else tuple(words[0].split(",")),
+    is_instance=lambda instance: isinstance(instance, tuple),
+    str_from_instance=lambda names: [",".join(names) or "none"],
+)
+"""How names are read, and shown: with commas in between."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(RunConfig):
@@ -54,12 +65,27 @@ class TrainOptions(RunConfig):
     env: Annotated[Positional[str], tyro.conf.arg(metavar="ENV")] = ""
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     imports: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="import", metavar="FILE")] = ()
-    """module or file (./mine.py) that registers own envs, networks or algorithms, read before anything is made"""
+    """module or file (./mine.py) that registers own parts, read before anything is made"""
+    sinks: Annotated[tuple[str, ...], NAMES] = ()
+    """where metrics go beside metrics.jsonl: tensorboard, csv, wandb, or your own"""
+    callbacks: Annotated[tuple[str, ...], NAMES] = ()
+    """your own, which are told what happens and may end the run"""
     env_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """keyword argument of the environment, the value in JSON or as it stands"""
     quiet: FlagCreatePairsOff[bool] = False
     """print nothing but warnings and the summary"""
+
+
+@dataclass(frozen=True)
+class BenchOptions(TrainOptions):
+    """Measure how fast each part of training is, how fast all of it, and how fast it could be."""
+
+    run: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
+    seconds: float = 8.0
+    """for which each part is measured; the training run takes three times as long"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line (progress goes to standard error)"""
 
 
 @dataclass(frozen=True)
@@ -95,20 +121,58 @@ class EvalOptions:
     """sample actions as in training instead of taking the most likely"""
     seed: int | None = None
     """chooses other episodes (none: those of the evaluations during training)"""
+    video: Annotated[tuple[Path, ...] | None, tyro.conf.arg(metavar="[DIR]")] = None
+    """film episodes, as MP4 and GIF, into DIR (RUN/videos)"""
+    video_episodes: int = 1
+    """number of episodes that are filmed"""
     json: FlagCreatePairsOff[bool] = False
     """print one JSON object on one line"""
 
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Draw learning curves: the median and the quartiles over runs that differ only in their seed."""
+    """Draw learning curves: runs that differ only in their seed become one curve with a band."""
 
     runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
-    """directories of runs"""
+    """directories of runs, or directories that hold runs"""
     out: Path = Path("learning-curves.png")
     """picture to write: .png, .svg or .pdf"""
     key: str = "eval/return"
     """what to draw, a key of metrics.jsonl"""
+    x: Literal["steps", "frames", "seconds"] = "steps"
+    """over what: environment steps, simulator frames, wall-clock time"""
+    statistic: Literal["median", "iqm"] = "median"
+    """of the seeds: the median with the band from 25% to 75%, or the interquartile mean with its 95% interval"""
+    smooth: int = 1
+    """reports of a run that are averaged, the newest and those before it"""
+    normalise: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """one curve over all environments, of scores scaled by the rows NAME,LOW,HIGH of this CSV file"""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Compare final scores: a table of groups of runs that differ only in their seed, and of their differences."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    """directories of runs, or directories that hold runs"""
+    key: str = "eval/return"
+    """the newest value of which is the score, a key of metrics.jsonl"""
+    normalise: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """compare over all environments, by scores scaled by the rows NAME,LOW,HIGH of this CSV file"""
+    json: FlagCreatePairsOff[bool] = False
+    """print one JSON object on one line"""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write the policy of a run's newest checkpoint as ONNX, with all that it needs inside, checked against it."""
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """directory of the run"""
+    out: Path | None = None
+    """file to write, .onnx; a description goes beside it, .json (none: RUN/exports/policy.onnx)"""
+    sample: FlagCreatePairsOff[bool] = False
+    """draw actions by noise that is an input, instead of taking the most likely"""
 
 
 @dataclass(frozen=True)
@@ -162,13 +226,36 @@ def resume(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """``eval RUN``."""
     options = parse(EvalOptions, "eval", arguments)
-    if options.episodes < 1:
-        raise UserError(f"--episodes must be positive, not {options.episodes}")
+    for name, value in (("--episodes", options.episodes), ("--video-episodes", options.video_episodes)):
+        if value < 1:
+            raise UserError(f"{name} must be positive, not {value}")
+    if options.video is not None and len(options.video) > 1:
+        raise UserError(f"--video takes one directory, not {' '.join(map(str, options.video))}; name RUN before it")
     from pronghorn import api
 
     result = api.evaluate(options.run, options.episodes, options.sample, options.seed)
-    print(json.dumps(result) if options.json else describe(result))
+    if not options.json:
+        print(describe(result), flush=True)
+    if options.video is not None:
+        result = {**result, "videos": films(options)}
+    if options.json:
+        print(json.dumps(result))
     return 0
+
+
+def films(options: EvalOptions) -> list[str]:
+    """Films what ``eval --video`` asks for; the files. Whatever prevents it is a warning: the numbers are there."""
+    from pronghorn.tools import video
+
+    directory = next(iter(options.video or ()), options.run / "videos")
+    try:
+        paths = video.record(options.run, directory, options.video_episodes, options.sample, options.seed)
+    except UserError as error:
+        print(f"pronghorn: warning: no video: {' '.join(str(error).split())}", file=sys.stderr)
+        return []
+    if not options.json:
+        print("\n".join(f"wrote {path}" for path in paths))
+    return [str(path) for path in paths]
 
 
 def plot(arguments: list[str]) -> int:
@@ -176,9 +263,34 @@ def plot(arguments: list[str]) -> int:
     options = parse(PlotOptions, "plot", arguments)
     if not options.runs:
         raise UserError("RUN is missing; see 'pronghorn plot --help'")
+    if options.smooth < 1:
+        raise UserError(f"--smooth must be positive, not {options.smooth}")
     from pronghorn.tools import plot as tool
 
-    print(f"wrote {tool.plot(options.runs, options.out, options.key)}")
+    for remark in tool.plot(**_fields(options, PlotOptions)):
+        print(f"pronghorn: {remark}", file=sys.stderr)
+    print(f"wrote {options.out}")
+    return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """``compare RUN ...``."""
+    options = parse(CompareOptions, "compare", arguments)
+    if not options.runs:
+        raise UserError("RUN is missing; see 'pronghorn compare --help'")
+    from pronghorn.tools import compare as tool
+
+    comparison = tool.compare(options.runs, options.key, options.normalise)
+    print(json.dumps(comparison.as_json()) if options.json else comparison.table())
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    """``export RUN``."""
+    options = parse(ExportOptions, "export", arguments)
+    from pronghorn.tools import export as tool
+
+    print(tool.export(options.run, options.out, options.sample).summary)
     return 0
 
 
@@ -197,6 +309,22 @@ def doctor(arguments: list[str]) -> int:
     diagnosis = tool.diagnose(chosen, options.seconds)
     print(json.dumps(diagnosis.as_json()) if options.json else diagnosis.table())
     return 1 if diagnosis.verdict == "hurts" else 0
+
+
+def bench(arguments: list[str]) -> int:
+    """``bench ENV``: with the options of ``train``."""
+    run_config, options = _configured(BenchOptions, "bench", arguments)
+    if not options.seconds > 0:
+        raise UserError(f"--seconds must be positive, not {options.seconds:g}")
+    from pronghorn.tools import bench as tool
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    found = tool.measure(run_config, options.seconds, say)
+    print(json.dumps(found) if options.json else tool.summary(found))
+    return 0
 
 
 def show(arguments: list[str]) -> int:
@@ -221,34 +349,19 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": resume,
     "eval": evaluate,
     "plot": plot,
+    "compare": compare,
+    "export": export,
     "doctor": doctor,
+    "bench": bench,
     "list": show,
 }
 
 
 def train_config(arguments: list[str]) -> tuple[RunConfig, bool]:
-    """(validated configuration with its run directory, quiet).
-
-    Parsed for what is to be imported and for the algorithm, which decide what the options are, for ENV, which is told
-    from their values by knowing them, and with the values of the preset for both as defaults. Help exits with 0.
-    """
-    choice, _ = _parse(Choice, "train", arguments, Choice(), final=False)
-    own.read_parts(choice.imports)
-    algorithm = choice.preset.partition("-")[0] or choice.algorithm
-    loss = config.LOSSES.get(algorithm, config.PPOConfig)()
-    wanted, _ = _parse(TrainOptions, "train", arguments, TrainOptions(loss=loss), final=False)
-    helping = not {"-h", "--help"}.isdisjoint(arguments)
-    if not wanted.env and not helping:
-        raise UserError("train needs an environment: pronghorn train ENV; 'pronghorn list' shows some")
-    preset, defaults = resolve.resolve(wanted.env, "" if wanted.preset else wanted.algorithm, wanted.preset)
-    options = parse(TrainOptions, "train", arguments, TrainOptions(**_fields(defaults, RunConfig)))
-    if options.algorithm != defaults.algorithm:
-        raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
-    given = defaults.env_args | env_args(options.env_arg)
-    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": given})
+    """(validated configuration with its run directory, quiet)."""
+    chosen, options = _configured(TrainOptions, "train", arguments)
     if not chosen.run:
         chosen = config.override(chosen, run=config.default_run(chosen))
-    config.validate(chosen)
     return chosen, options.quiet
 
 
@@ -275,7 +388,7 @@ def parse(kind: type[Options], command: str, arguments: list[str], default: Opti
             raise UserError(f"unexpected argument {name!r}; {see}")
         option = name.removeprefix("--").replace("-", "_")
         owners = [algorithm for algorithm, loss in config.LOSSES.items() if option in config.option_names(loss())]
-        if command == "train" and owners:
+        if command in ("train", "bench") and owners:
             raise UserError(f"{name} is an option of --algorithm {' or '.join(owners)}; {see}")
         names = [f"--{option.replace('_', '-')}" for option in config.option_names(options)]
         raise UserError(f"unknown option {name}; {nearest(name, names, see)}")
@@ -292,6 +405,30 @@ def describe(result: dict[str, Any]) -> str:
         f"(quartiles {quartiles}), length {result['length_mean']:.1f}"
     )
     return f"{line}, {result['capped']:g} cut short" if result["capped"] else line
+
+
+def _configured(kind: type[TrainKind], command: str, arguments: list[str]) -> tuple[RunConfig, TrainKind]:
+    """(validated configuration, all options) of a command with the options of ``train``.
+
+    Parsed for what is to be imported and for the algorithm, which decide what the options are, for ENV, which is told
+    from their values by knowing them, and with the values of the preset for both as defaults. Help exits with 0.
+    """
+    choice, _ = _parse(Choice, command, arguments, Choice(), final=False)
+    own.read_parts(choice.imports)
+    algorithm = choice.preset.partition("-")[0] or choice.algorithm
+    loss = config.LOSSES.get(algorithm, config.PPOConfig)()
+    wanted, _ = _parse(kind, command, arguments, kind(loss=loss), final=False)
+    helping = not {"-h", "--help"}.isdisjoint(arguments)
+    if not wanted.env and not helping:
+        raise UserError(f"{command} needs an environment: pronghorn {command} ENV; 'pronghorn list' shows some")
+    preset, defaults = resolve.resolve(wanted.env, "" if wanted.preset else wanted.algorithm, wanted.preset)
+    options = parse(kind, command, arguments, kind(**_fields(defaults, RunConfig)))
+    if options.algorithm != defaults.algorithm:
+        raise UserError(f"preset {preset} belongs to {defaults.algorithm}, not to --algorithm {options.algorithm}")
+    given = defaults.env_args | env_args(options.env_arg)
+    chosen = RunConfig(**_fields(options, RunConfig) | {"env_args": given})
+    config.validate(chosen)
+    return chosen, options
 
 
 def _parse(
@@ -399,6 +536,7 @@ def _fields(instance: Any, kind: type[Any]) -> dict[str, Any]:
 
 
 def _finish(result: Result) -> int:
-    print(result.summary)
+    with contextlib.suppress(OSError):  # the terminal may have been closed, which is why the run has stopped
+        print(result.summary, flush=True)
     code: int = result.exit_code
     return code

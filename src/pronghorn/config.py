@@ -22,6 +22,12 @@ Config = TypeVar("Config")
 IMAGE_ENCODERS = ["nature", "shallow", "deep"]
 """Names of the networks for images; ``networks.encoders`` has them, and adds those a user registers."""
 
+SINKS = ["tensorboard", "csv", "wandb"]
+"""Names of where metrics go beside ``metrics.jsonl``; ``telemetry.sinks`` has them, and adds those a user registers."""
+
+CALLBACKS: list[str] = []
+"""Names of the callbacks that a user registers; ``telemetry.callbacks`` has them."""
+
 
 @dataclass(frozen=True)
 class VecConfig:
@@ -206,8 +212,10 @@ class RunConfig:
     """Gymnasium id, package.module:Class, or ./file.py:Class"""
     env_args: dict[str, Any] = field(default_factory=dict)
     """keyword arguments of the environment"""
+    frame_stack: int = 1
+    """newest observations that are seen at once"""
     imports: tuple[str, ...] = ()
-    """modules or files (./mine.py) that register own envs, networks or algorithms, read before anything is made"""
+    """modules or files (./mine.py) that register own parts, read before anything is made"""
     algorithm: str = "ppo"
     """how it learns: ppo, batchppo, impala, a2c, or one of your own"""
     runner: Literal["sync", "async"] = "sync"
@@ -253,6 +261,10 @@ class RunConfig:
     """steps between checkpoints (at most 10 minutes); the end always saves one"""
     keep_checkpoints: int = 3
     """newest checkpoints to keep"""
+    sinks: tuple[str, ...] = ("tensorboard",)
+    """where metrics go beside metrics.jsonl: tensorboard, csv, wandb, or your own"""
+    callbacks: tuple[str, ...] = ()
+    """your own, which are told what happens and may end the run"""
     vec: VecConfig = field(default_factory=VecConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     loss: PPOConfig | ImpalaConfig = field(default_factory=PPOConfig)
@@ -287,6 +299,7 @@ def validate(config: RunConfig) -> None:
     _check_types(config)
     vec, network, loss, optimiser = config.vec, config.network, config.loss, config.optimiser
     _check_positive(
+        frame_stack=config.frame_stack,
         steps=config.steps,
         threads=config.threads,
         evaluate_every=config.evaluate_every,
@@ -323,8 +336,14 @@ def validate(config: RunConfig) -> None:
     )
     _check_fraction(discount=loss.discount)
     _check_known(algorithm=(config.algorithm, LOSSES), image_encoder=(network.image_encoder, IMAGE_ENCODERS))
+    _check_all_known(sinks=(config.sinks, SINKS), callbacks=(config.callbacks, CALLBACKS))
     if vec.groups > vec.num_envs:
         raise UserError(f"--groups {vec.groups} is more than --num-envs {vec.num_envs}; use at most one per env")
+    if config.frame_stack > 1 and vec.layout == "native":
+        raise UserError(
+            f"--frame-stack {config.frame_stack} is for envs that are stepped one by one; an engine stacks by an "
+            "option of its own (Atari: --env-arg stack=N), or use --layout serial or pool"
+        )
     if config.runner == "async":
         _validate_async(config)
     elif config.inference == "learner":
@@ -446,10 +465,26 @@ def _check_known(**options: tuple[str, Iterable[str]]) -> None:
             raise UserError(f"{_flag(name)} must be one of {', '.join(known)}, not {value!r}")
 
 
+def _check_all_known(**options: tuple[tuple[str, ...], Iterable[str]]) -> None:
+    for name, (values, known) in options.items():
+        for value in values:
+            if value not in known:
+                hint = nearest(value, known, "" if known else "register it in a file and name that with --import")
+                raise UserError(f"unknown {name.removesuffix('s')} {value!r} in {_flag(name)}; {hint}")
+
+
 def _check_fraction(**options: float) -> None:
     for name, value in options.items():
         if not 0 <= value <= 1:
             raise UserError(f"{_flag(name)} must be between 0 and 1, not {value}")
+
+
+def check_free(what: str, name: str, built_in: Iterable[str]) -> None:
+    """Raises UserError unless a user may register ``what`` as ``name``, to be named in a list with commas."""
+    if not name or name == "none" or name in built_in or re.search(r"[,\s]", name):
+        raise UserError(
+            f"a {what} cannot be registered as {name!r}; use a name without commas and blanks that is not one of ours"
+        )
 
 
 def default_run(config: RunConfig) -> str:

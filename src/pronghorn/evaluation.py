@@ -59,16 +59,19 @@ class Evaluator:
         self._allotted: IntArray = np.full(envs, episodes // envs, np.int64)
         self._allotted[: episodes % envs] += 1
 
-    def run(self, stop: Callable[[], bool] = lambda: False, most_steps: float = math.inf) -> Evaluation | None:
-        """Plays the episodes, in about ``most_steps`` steps at most; None if ``stop`` came true before the end."""
+    def run(
+        self, stop: Callable[[], bool] = lambda: False, most_steps: float = math.inf, most_seconds: float | None = None
+    ) -> Evaluation | None:
+        """Plays the episodes, in about ``most_steps`` steps and ``most_seconds`` (None: 600) at most; None if ``stop``
+        came true before the end."""
         self._actor.inference.load(*self._weights.fetch())
         self._actor.start()
         left = self._allotted.copy()
         found: list[tuple[int, float, int]] = []
         longest = self._actor.vec.spec.max_episode_steps or MOST_STEPS
         most = min(most_steps, longest * int(left.max()) * self._actor.vec.num_envs)
-        begun, steps = time.monotonic(), 0
-        while left.any() and steps < most and time.monotonic() - begun < MOST_SECONDS:
+        end, steps = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds), 0
+        while left.any() and steps < most and time.monotonic() < end:
             batch = self._actor.collect(stop)
             if batch is None:
                 return None

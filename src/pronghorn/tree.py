@@ -36,6 +36,11 @@ def named(tree: Tree) -> dict[str, Any]:
     return {"/".join(str(part) for part in path): value for path, value in zip(paths, values, strict=True)}
 
 
+def paths(tree: Tree) -> list[tuple[Any, ...]]:
+    """The keys and indices that lead to each leaf, in the order of leaves."""
+    return list(optree.tree_paths(tree))
+
+
 def below(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The named values whose names lie below ``prefix``, without it: ``{"a/b": 1}`` below "a" is ``{"b": 1}``."""
     start = f"{prefix}/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from contextlib import closing
@@ -17,7 +18,7 @@ from pronghorn.acting.inference import Inference
 from pronghorn.envs.probes import CountingEnv, MaskedBanditEnv, TwoLengthEnv
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.seeding import Domain, episode_seed, generator
-from pronghorn.types import ACTION_MASK, Step, column_slots
+from pronghorn.types import ACTION_MASK, Leaf, Step, column_slots
 from pronghorn.vec.base import EnvError
 from pronghorn.vec.serial import SerialVec
 
@@ -384,6 +385,28 @@ def test_a_mask_without_a_legal_action_is_named():
         actor = build.actor(made, vec, None)
         actor.start()
         with pytest.raises(EnvError, match="env 1 allows no action: its 'action_mask' is all false"):
+            actor.collect()
+
+
+def test_a_mask_without_a_legal_action_for_one_of_two_choices_is_named():
+    class Blocked(CountingEnv):
+        def __init__(self):
+            super().__init__((9,))
+            mask = Leaf("multi_binary", (5,), np.dtype(np.int8), categories=(2,) * 5)
+            action = Leaf("multi_discrete", (2,), np.dtype(np.int64), categories=(2, 3))
+            self.spec = dataclasses.replace(self.spec, observation={ACTION_MASK: mask, "room": action}, action=action)
+
+        def step(self, action):
+            assert action.tolist() == [1, 0]
+            return super().step(0)
+
+        def _observation(self):
+            return {ACTION_MASK: np.array([0, 1, self._step != 2, 0, 0], np.int8), "room": np.zeros(2, np.int64)}
+
+    with closing(SerialVec([Blocked], 0, Domain.TRAINING_ENV)) as vec:
+        actor = build.actor(rig.config("MaskedBanditEnv"), vec, None)
+        actor.start()
+        with pytest.raises(EnvError, match=r"env 0 allows no action: .* is all false for choice 1 \(from 0\)"):
             actor.collect()
 
 

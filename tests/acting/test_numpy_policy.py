@@ -82,6 +82,8 @@ def test_it_chooses_as_the_agent_does_also_after_new_weights(kind):
         ({"a": box((2,))}, box((1,)), {}),
         (discrete(3), box((1,)), {}),
         (box((2,)), {"a": box((1,)), "b": discrete(2)}, {}),
+        (box((2,)), {"a": box((1,))}, {}),
+        (box((2,)), (discrete(2),), {}),
         (box((2,)), Leaf("multi_discrete", (2,), np.dtype(np.int64), categories=(3, 3)), {}),
         ({"a": box((2,)), ACTION_MASK: box((2,), np.int8)}, discrete(2), {}),
         (box((2,)), box((1,)), {"core": "counting"}),

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import sys
 
@@ -128,6 +129,33 @@ def test_what_is_not_finite_is_refused(step, what):
     env = episode_env(lambda: Answers(step))
     env.begin(3)
     with pytest.raises(UserError, match=rf"env 2 in step \(episode 3, after 0 steps\): {what} is not finite"):
+        env.advance()
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ({"room": 4, "doors": [[5, 1]]}, "observation 'room' is 4, outside its space, discrete"),
+        ({"room": -1, "doors": [[5, 1]]}, "observation 'room' is -1, outside its space"),
+        ({"room": 3, "doors": [[5, 2]]}, r"observation 'doors' is \[\[5, 2\]\], outside its space, multi_discrete"),
+        ({"room": 0, "doors": [[4, 0]]}, r"observation 'doors' is \[\[4, 0\]\], outside its space"),
+    ],
+)
+def test_a_choice_outside_its_space_is_refused(observation, message):
+    class Rooms(CountingEnv):
+        def __init__(self):
+            super().__init__((9,))
+            room = Leaf("discrete", (), np.dtype(np.int64), categories=(4,))
+            doors = Leaf("multi_discrete", (1, 2), np.dtype(np.int8), categories=(3, 2), start=np.array([[5, 0]]))
+            self.spec = dataclasses.replace(self.spec, observation={"room": room, "doors": doors})
+
+        def _observation(self):
+            return {"room": 3, "doors": [[7, 1]]} if self._step < 2 else observation
+
+    env = episode_env(Rooms)
+    env.begin(3)
+    env.advance()
+    with pytest.raises(UserError, match=rf"env 2 in step \(episode 3, after 1 steps\): {message}"):
         env.advance()
 
 

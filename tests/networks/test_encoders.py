@@ -72,9 +72,9 @@ def test_what_is_an_image():
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
-def test_images_come_after_numbers_and_discrete_values_and_are_never_normalised(leading):
+def test_images_come_after_a_layer_of_numbers_and_discrete_values_and_are_never_normalised(leading):
     encoder = make({ACTION_MASK: MASK, "camera": box((3, 20, 20)), "room": ROOM, "speed": box((2,), np.float32)})
-    assert (encoder.vector_size, encoder.size) == (2, 2 + 3 + 256) and len(encoder.images) == 1
+    assert (encoder.vector_size, encoder.size) == (2, 256 + 256) and len(encoder.images) == 1
     observation = {
         ACTION_MASK: torch.ones(*leading, 4, dtype=torch.int8),
         "camera": pixels(*leading, 3, 20, 20),
@@ -82,14 +82,20 @@ def test_images_come_after_numbers_and_discrete_values_and_are_never_normalised(
         "speed": torch.tensor([3.0, -5.0]).expand(*leading, 2),
     }
     before = encoder(observation)
-    assert before.shape == (*leading, 261)
-    assert torch.equal(before[..., :5], torch.tensor([3.0, -5.0, 0.0, 1.0, 0.0]).expand(*leading, 5))
-    torch.testing.assert_close(before[..., 5:], encoder.images[0](observation["camera"]))
+    layer = encoder.numbers.layers[0]
+
+    def beside(*numbers):
+        """By hand."""
+        return torch.relu(layer.weight @ torch.tensor(numbers) + layer.bias).expand(*leading, 256)
+
+    assert before.shape == (*leading, 512)
+    torch.testing.assert_close(before[..., :256], beside(3.0, -5.0, 0.0, 1.0, 0.0))
+    torch.testing.assert_close(before[..., 256:], encoder.images[0](observation["camera"]))
     seen = torch.tensor([[1.0, -5.0], [3.0, -7.0]])
     encoder.normaliser.update(batch_moments(seen, torch.ones(2, dtype=torch.bool)))
     after = encoder(observation)
-    torch.testing.assert_close(after[..., :2], torch.ones(*leading, 2))
-    assert torch.equal(after[..., 2:], before[..., 2:])
+    torch.testing.assert_close(after[..., :256], beside(1.0, 1.0, 0.0, 1.0, 0.0))
+    assert torch.equal(after[..., 256:], before[..., 256:])
 
 
 @pytest.mark.parametrize("encoder", ["shallow", "deep"])
@@ -114,17 +120,17 @@ def test_texts_come_last_and_are_never_normalised():
     assert sees_texts({"x": box((3,), np.float32), "say": (text_leaf(),)})
     assert not sees_texts({"x": box((3,), np.float32), "room": ROOM})
     encoder = make({"a": text_leaf(), "b": box((3, 20, 20)), "c": (ROOM, box((2,), np.float32)), "d": text_leaf()})
-    assert (encoder.vector_size, encoder.size) == (2, 2 + 3 + 256 + 2 * 64) and len(encoder.texts) == 2
+    assert (encoder.vector_size, encoder.size) == (2, 256 + 256 + 2 * 64) and len(encoder.texts) == 2
     words = [torch.from_numpy(np.stack([word_numbers(text) for text in pair])) for pair in (("a", "b c"), ("a", ""))]
     numbers = torch.tensor([[3.0, -5.0], [1.0, 2.0]])
     observation = {"a": words[0], "b": pixels(2, 3, 20, 20), "c": (torch.tensor([0, 2]), numbers), "d": words[1]}
     before = encoder(observation)
-    assert torch.equal(before[:, :2], numbers) and not before[1, -64:].any()
+    assert not before[1, -64:].any()
     torch.testing.assert_close(before[:, -128:], torch.cat([encoder.texts[0](words[0]), encoder.texts[1](words[1])], 1))
     assert not torch.equal(before[0, -128:-64], before[0, -64:])  # each has weights of its own
     encoder.normaliser.update(batch_moments(encoder.vector(observation), torch.ones(2, dtype=torch.bool)))
     after = encoder(observation)
-    assert not torch.equal(after[:, :2], numbers) and torch.equal(after[:, 2:], before[:, 2:])
+    assert not torch.equal(after[:, :256], before[:, :256]) and torch.equal(after[:, 256:], before[:, 256:])
     alone = make(text_leaf())
     assert alone.normaliser is None and not list(alone.buffers()) and alone.size == 64
 

@@ -22,6 +22,16 @@ def test_the_first_signal_asks(number, code, capfd):
     assert capfd.readouterr().err == "\nstopping here\n"
 
 
+def test_a_stop_that_is_asked_for_is_no_signal(capfd):
+    with StopRequest() as stop:
+        stop.ask("first")
+        stop.ask("second")
+        assert stop() and (stop.reason, stop.exit_code) == ("first", 0)
+        assert capfd.readouterr().err == ""
+        os.kill(os.getpid(), signal.SIGINT)  # the first signal still, so the process goes on
+        assert stop.exit_code == 130
+
+
 def test_immediately_interrupts_and_what_fails_meanwhile_is_the_interruption():
     with StopRequest() as stop:
         with pytest.raises(Interrupted), stop.immediately():
@@ -59,3 +69,26 @@ def test_other_threads_change_nothing():
     thread.start()
     thread.join(10)
     assert seen == [(before, False)]
+
+
+def test_nohup_keeps_a_run_going():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_terminal_does_not_keep_the_first_signal_from_asking():
+    code = (
+        "import os, signal\n"
+        "from pronghorn.processes.signals import StopRequest\n"
+        "with StopRequest() as stop:\n"
+        "    os.close(2)\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    print(stop.exit_code)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "129\n"

@@ -122,8 +122,10 @@ def test_the_lag_of_every_actor_is_told_once():
 def test_what_is_too_old_is_not_learnt_from_and_alarms():
     warnings = []
     made = asynchronous(max_policy_lag=2)
+    stale = []
     with remote(made, warnings) as (actors, learner, weights):
         actors.collect()
+        assert actors.metrics()["actors/stale"] == 0
         for version in range(0, 50, 5):
             publish(weights, actors, learner, version)
             time.sleep(0.2)  # they fill what they have, and then
@@ -131,7 +133,11 @@ def test_what_is_too_old_is_not_learnt_from_and_alarms():
             asked = iter((False, True))
             batch = actors.collect(lambda asked=asked: next(asked, True))
             assert batch is None or (batch.policy_version[batch.valid] >= version + 1).all()
-        assert actors.metrics()["lag/dropped"] > 20
+            stale.append(actors.metrics()["actors/stale"])
+        assert actors.metrics()["lag/dropped"] > 20 and 1 <= max(stale) <= 2
+        for _ in range(20):  # with unchanging weights nothing comes too late
+            actors.collect()
+        assert actors.metrics()["actors/stale"] == 0
     assert any("is too slow: its unrolls are more than 2 updates old" in text for text in warnings)
 
 

@@ -85,6 +85,25 @@ def test_the_lag_of_actors_and_the_queue(terminal: Output) -> None:
     ]
 
 
+def test_the_bottleneck_and_actors_that_are_too_slow(terminal: Output) -> None:
+    found = "environments, 62% of the time", "more --workers or --runner async"
+    pipe = Output(terminal=False)
+    for file in (terminal, pipe):
+        with Panel("run", 1000, file=file, every=0) as panel:
+            panel.update({"step": 100, "return/mean": 1.0, "time/env": 0.62, "actors/stale": 2}, 0, found)
+            panel.update({"step": 110, "eval/return": 3.0})  # an evaluation has nothing new to say of either
+    assert terminal.view()[4:] == [
+        "alarm       2 actors too slow: unrolls come too late to be learnt from",
+        "fewer --num-envs,  a shorter --unroll-length",
+        "or a larger --max-policy-lag",
+        "time        env 62%",
+        "bottleneck  environments, 62% of the time  more --workers or --runner async",
+    ]
+    first, second, last = pipe.getvalue().splitlines()
+    assert first.endswith("2 stale actors") and second.endswith("2 stale actors")
+    assert last == "bottleneck: environments, 62% of the time: more --workers or --runner async"
+
+
 def test_before_the_first_episode_ends(terminal: Output) -> None:
     with Panel("run", 1000, file=terminal, every=0) as panel:
         panel.update({"step": 100, "return/mean": NAN}, longest_running=1234)

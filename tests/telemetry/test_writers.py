@@ -1,3 +1,4 @@
+import csv
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pronghorn.telemetry.writers import JsonLines, TensorBoard, truncate_after
+from pronghorn.telemetry.writers import Csv, JsonLines, TensorBoard, truncate_after
 
 NAN, INF = float("nan"), float("inf")
 
@@ -67,6 +68,17 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("return/mean")] == [(10, 5), (20, 10), (30, 99)]
 
 
+def test_what_tensorboard_was_told_survives_a_kill(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom pronghorn.telemetry.writers import TensorBoard\n"
+        "TensorBoard(Path(sys.argv[1])).write({'step': 1, 'a': 2.0}); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, check=False)
+    assert ended.returncode == -9
+    shown = EventAccumulator(str(tmp_path)).Reload().Scalars("a")
+    assert [(event.step, event.value) for event in shown] == [(1, 2.0)]
+
+
 def test_tensorboard_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pronghorn.telemetry import writers\n"
@@ -75,3 +87,52 @@ def test_tensorboard_loads_no_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules and 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+
+
+def test_a_table_grows_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    writer = Csv(path)
+    assert path.read_text() == "step\n"
+    writer.write({"step": np.int64(1), "a": 0.1, "b": NAN})
+    assert path.read_text() == "step,a\n1,0.1\n"
+    writer.write({"step": 2, "b": np.float64(1 / 3), "a": INF})
+    writer.write({"c/d": np.float32(0.5), "step": 3, "a": 4})
+    writer.write({"step": 3})
+    assert path.read_text() == f"step,a,b,c/d\n1,0.1,,\n2,,{1 / 3!r},\n3,4,,0.5\n3,,,\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+    writer.close()
+    writer.close()
+
+
+def test_a_table_goes_on_after_the_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,a,b\n1,5,\n20,6,7\n20,8,\n21,9,\n300,1,\n2")
+    writer = Csv(path, resumed_at=20)
+    writer.write({"step": 21, "b": 10, "c": 11})
+    writer.close()
+    with path.open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["step", "a", "b", "c"],
+            ["1", "5", "", ""],
+            ["20", "6", "7", ""],
+            ["20", "8", "", ""],
+            ["21", "", "10", "11"],
+        ]
+
+
+@pytest.mark.parametrize("text", [None, "", "st", "step,a\n", "step,a\n5,1\n"])
+def test_a_table_with_nothing_to_go_on_from(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "metrics.csv"
+    if text is not None:
+        path.write_text(text)
+    writer = Csv(path, resumed_at=4)
+    writer.write({"step": 5, "a": 2})
+    writer.close()
+    assert path.read_text() == "step,a\n5,2\n"
+
+
+def test_a_new_table_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,a\n5,1\n")
+    Csv(path).close()
+    assert path.read_text() == "step\n"

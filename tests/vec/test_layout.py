@@ -3,12 +3,15 @@ import time
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from pronghorn.envs.gymnasium import env_factory
 from pronghorn.envs.probes import CountingEnv, FaultyEnv, MaskedBanditEnv
+from pronghorn.envs.spaces import leaf_of_space
 from pronghorn.seeding import Domain
+from pronghorn.types import EnvSpec
 from pronghorn.vec.base import EnvError
-from pronghorn.vec.layout import choose, make_vec
+from pronghorn.vec.layout import choose, make_vec, random_actions
 from pronghorn.vec.pool import PoolVec
 from pronghorn.vec.serial import SerialVec
 
@@ -35,6 +38,21 @@ def test_nothing_to_share(num_envs, cores):
 def test_random_actions_are_legal():
     assert choose(MaskedBanditEnv, 16, 2)[0] in ("serial", "pool")
     assert choose(env_factory("Pendulum-v1", {}), 64, 2)[2]
+
+
+def test_random_actions_are_legal_in_every_part_of_an_action():
+    rng = np.random.default_rng(0)
+    action = spaces.Dict(
+        a=spaces.Tuple((spaces.MultiDiscrete([[2, 3], [4, 2]]), spaces.Box(0, 1))), b=spaces.Discrete(5)
+    )
+    spec = EnvSpec("e", {}, leaf_of_space(action, "a"))
+    mask = rng.random((200, 16)) < 0.4
+    starts = [0, 2, 5, 9, 11]
+    mask[np.arange(200)[:, None], starts] |= ~np.logical_or.reduceat(mask, starts, axis=1)
+    drawn = random_actions(spec, {"action_mask": mask.astype(np.int8)}, 200, rng)
+    chosen = np.concatenate([drawn["a"][0].reshape(200, 4), drawn["b"][:, None]], 1) + starts
+    assert drawn["a"][0].shape == (200, 2, 2) and mask[np.arange(200)[:, None], chosen].all()
+    assert len(np.unique(chosen)) == 16  # all of them, sooner or later
 
 
 def test_failures_pass():

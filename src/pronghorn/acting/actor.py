@@ -66,6 +66,7 @@ class Actor:
         self.dropped = 0
         self._run_seed, self._noise_domain = run_seed, noise_domain
         self._distribution = inference.agent.distribution
+        self._choices = np.cumsum((0, *self._distribution.choices))[:-1]
         count, spec = vec.num_envs, vec.spec
         self._observation = tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), spec.observation)
         self._first = np.zeros(count, bool)
@@ -181,7 +182,7 @@ class Actor:
         columns, rows = self._column[index], self._row[index]
         observation = _rows(self._observation, index)
         if self.inference.agent.masked:
-            _check_masks(observation[ACTION_MASK], envs)
+            _check_masks(observation[ACTION_MASK], envs, self._choices)
         if self.inference.agent.last_step is not None:
             observation = Inputs(observation, _rows(self._last_action, index), self._last_reward[index])
         with self._timers("inference"):
@@ -490,7 +491,10 @@ def _with_open_masks(step: Step) -> Step:
     return dataclasses.replace(step, observation={**step.observation, ACTION_MASK: mask})
 
 
-def _check_masks(mask: NDArray[Any], envs: IntArray) -> None:
-    empty = ~mask.reshape(len(envs), -1).any(axis=1)
-    if empty.any():
-        raise EnvError(f"env {int(envs[empty][0])} allows no action: its {ACTION_MASK!r} is all false")
+def _check_masks(mask: NDArray[Any], envs: IntArray, starts: IntArray) -> None:
+    """Whether every choice has something legal; that of ``starts[i]`` has its entries of the mask from there on."""
+    possible = np.logical_or.reduceat(mask.reshape(len(envs), -1) != 0, starts, axis=1)
+    if not possible.all():
+        env, choice = np.argwhere(~possible)[0]
+        where = f" for choice {choice} (from 0)" if len(starts) > 1 else ""
+        raise EnvError(f"env {int(envs[env])} allows no action: its {ACTION_MASK!r} is all false{where}")

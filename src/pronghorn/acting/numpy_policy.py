@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pronghorn.networks.agent import Agent
+from pronghorn.types import Leaf
 
 Array = NDArray[np.float32]
 
@@ -28,7 +29,8 @@ class NumpyPolicy:
         """Whether the agent is of the kind that is worth it: see the class."""
         one_box = agent.encoder.size == agent.encoder.vector_size == getattr(agent.spec.observation, "size", -1)
         parts = agent.distribution.parts
-        one_action = len(parts) == 1 and (parts[0].kind == "gaussian" or parts[0].size == 1)
+        bare = isinstance(agent.spec.action, Leaf)  # in no Dict or Tuple
+        one_action = bare and len(parts) == 1 and (parts[0].kind == "gaussian" or parts[0].size == 1)
         only_streams = not agent.recurrent and agent.torso is None and agent.last_step is None
         return one_box and one_action and only_streams and not agent.masked
 

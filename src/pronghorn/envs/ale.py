@@ -158,6 +158,15 @@ class AtariEnv:
             info["episode_over"] = False
         return np.stack(self._stack), reward, over or lost, truncated, info
 
+    @property
+    def render_fps(self) -> float:
+        """A game has 60 frames a second."""
+        return 60 / self._options.frame_skip
+
+    def render(self) -> Any:
+        """The emulator's screen in colour, [210, 160, 3] in most games."""
+        return self._ale.getScreenRGB()
+
     def close(self) -> None:
         """Frees the emulator."""
         self._game.close()

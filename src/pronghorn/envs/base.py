@@ -17,7 +17,11 @@ class ContractError(ValueError):
 
 
 class Env(Protocol):
-    """One simulator that speaks Gymnasium 1.x, with its spec. ``EpisodeEnv`` holds its answers to the spec."""
+    """One simulator that speaks Gymnasium 1.x, with its spec. ``EpisodeEnv`` holds its answers to the spec.
+
+    One that can be drawn also has ``render()``, a picture [height, width, 3] uint8 of where it stands, and
+    ``render_fps``, pictures a second at its natural speed, if one is taken after every step.
+    """
 
     spec: EnvSpec
 

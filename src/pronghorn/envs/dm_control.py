@@ -18,6 +18,9 @@ from pronghorn.types import EnvSpec, Leaf, UserError
 
 PREFIX = "dm_control/"
 
+PICTURE = (360, 480)
+"""Height and width of what ``render`` draws."""
+
 
 class DmControlEnv:
     """A task of the suite: a dict of float64 observations, one box of actions, rewards in [0, 1].
@@ -40,6 +43,7 @@ class DmControlEnv:
             raise UserError(f"there is no environment {env!r}; {nearest(env, known, f'{PREFIX}cheetah-run is one')}")
         # A fixed seed here, one per episode in ``reset``: some bodies are drawn at random, and all envs need the same.
         self._env = suite.load(domain, task, task_kwargs={**task_args, "random": 0})
+        self.render_fps = 1 / self._env.control_timestep()
         limit = self._env._step_limit
         self.spec = EnvSpec(
             env,
@@ -60,6 +64,10 @@ class DmControlEnv:
         answer = self._env.step(action)
         terminated = answer.last() and answer.discount == 0
         return answer.observation, answer.reward, bool(terminated), answer.last() and not terminated, {}
+
+    def render(self) -> Any:
+        """Seen by the task's first camera."""
+        return self._env.physics.render(*PICTURE, camera_id=0)
 
     def close(self) -> None:
         """Frees the simulator."""

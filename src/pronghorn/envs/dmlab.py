@@ -88,6 +88,7 @@ class LabEnv:
         cache = LevelCache(level_cache) if isinstance(level_cache, str | os.PathLike) else level_cache
         self._lab = engine.Lab(level, [IMAGE, TEXT], config=config, renderer=renderer, level_cache=cache)
         self._frame_skip = frame_skip
+        self.render_fps = 60 / frame_skip
         shape = (height, width, 3)
         image = Leaf("box", shape, np.dtype(np.uint8), low=np.zeros(shape), high=np.full(shape, 255.0))
         self.spec = EnvSpec(
@@ -111,6 +112,10 @@ class LabEnv:
         if not over:
             self._seen = self._look()
         return self._seen, float(reward), over, False, {"frames": frames}
+
+    def render(self) -> Any:
+        """What the agent sees."""
+        return self._seen["image"]
 
     def close(self) -> None:
         """Frees the engine."""

@@ -18,6 +18,7 @@ from pronghorn.envs.base import Env, EnvFactory
 from pronghorn.envs.dm_control import DmControlEnv
 from pronghorn.envs.dmlab import LabEnv
 from pronghorn.envs.spaces import leaf_of_space
+from pronghorn.envs.stack import FrameStack
 from pronghorn.envs.vizdoom import VizdoomEnv
 from pronghorn.tree import Tree
 from pronghorn.types import EnvSpec, UserError
@@ -55,9 +56,15 @@ def register_envs(prefix: str, make_one: Callable[..., Any]) -> None:
     FAMILIES[prefix] = make_one
 
 
-def env_factory(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> EnvFactory:
-    """A picklable function that makes ``env`` anew; see ``make``."""
+def env_factory(env: str, env_args: dict[str, Any], imports: Sequence[str] = (), frame_stack: int = 1) -> EnvFactory:
+    """A picklable function that makes ``env`` anew; see ``make``. It shows ``frame_stack`` observations at once."""
+    if frame_stack > 1:
+        return functools.partial(_make_stacked, env, env_args, imports, frame_stack)
     return functools.partial(make, env, env_args, imports)
+
+
+def _make_stacked(env: str, env_args: dict[str, Any], imports: Sequence[str], frames: int) -> Env:
+    return FrameStack(make(env, env_args, imports), frames)
 
 
 def make(env: str, env_args: dict[str, Any], imports: Sequence[str] = ()) -> Env:
@@ -141,6 +148,15 @@ class GymnasiumEnv:
         given = {} if options is None else {"options": options}
         answer: tuple[Tree, dict[str, Any]] = self.simulator.reset(seed=seed, **given)
         return answer
+
+    @property
+    def render_fps(self) -> float:
+        """As the simulator's metadata have it, else 30."""
+        return float((getattr(self.simulator, "metadata", None) or {}).get("render_fps") or 30)
+
+    def render(self) -> Any:
+        """What the simulator draws, if it can: an array where it was made with ``render_mode="rgb_array"``."""
+        return self.simulator.render()
 
     def close(self) -> None:
         """Closes the simulator, if it can be closed."""

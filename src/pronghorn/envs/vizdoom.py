@@ -49,6 +49,7 @@ class VizdoomEnv:
         self._game.set_doom_config_path(os.devnull)  # else all games would write to one file where the run was started
         observation = leaf_of_space(self._env.observation_space, f"observation space of {env}")
         self._size = None if screen is None else tuple(screen)
+        self.render_fps = 35 / frame_skip
         self.spec = EnvSpec(
             env,
             {name: self._shrunk_leaf(leaf) for name, leaf in observation.items()},
@@ -71,6 +72,13 @@ class VizdoomEnv:
             return self._seen, reward, False, truncated, info
         truncated = self._game.is_episode_timeout_reached() and not self._game.is_player_dead()
         return self._seen, reward, not truncated, truncated, info
+
+    def render(self) -> Any:
+        """What the game draws, its buffers side by side, if it was made with ``render_mode="rgb_array"``; once an
+        episode has ended, what it drew last."""
+        if self._game.get_state() is not None:
+            self._drawn = self._env.render()
+        return self._drawn
 
     def close(self) -> None:
         """Ends the game."""

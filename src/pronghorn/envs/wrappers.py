@@ -192,35 +192,37 @@ def conformer(spec: Tree) -> Callable[[Tree], Tree]:
     than by rounding to the space's reals).
     """
     names = tree.like(spec, list(leaf_names(spec)))
-
-    def cast(name: str, leaf: Leaf, value: Any) -> Any:
-        if leaf.kind == "text":
-            return words_of(name, value)
-        try:
-            array = np.asarray(value)
-        except ValueError as error:  # lists of unequal lengths
-            raise ContractError(f"observation{name} is not an array: {error}") from error
-        if array.shape != leaf.shape:
-            raise ContractError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
-        if array.dtype == leaf.dtype:
-            return array
-        converted = converted_to(array, leaf.dtype)
-        if converted is None:
-            raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
-        return converted
-
-    def conform(observation: Tree) -> Tree:
-        try:
-            nested = tree.conform(spec, observation)
-        except KeyError as error:
-            raise ContractError(f"observation has no {error.args[0]!r}, its space has") from error
-        except (TypeError, IndexError) as error:
-            raise ContractError(f"observation is not nested as its space says: {error}") from error
-        return tree.map(cast, names, spec, nested)
-
     if isinstance(spec, Leaf):
-        return lambda observation: cast("", spec, observation)
-    return conform
+        return lambda observation: conform_leaf("", spec, observation)
+    return lambda observation: tree.map(conform_leaf, names, spec, nested_like(spec, observation))
+
+
+def nested_like(spec: Tree, observation: Tree) -> Tree:
+    """The observation in the structure of ``spec``. Raises ContractError where it has another."""
+    try:
+        return tree.conform(spec, observation)
+    except KeyError as error:
+        raise ContractError(f"observation has no {error.args[0]!r}, its space has") from error
+    except (TypeError, IndexError) as error:
+        raise ContractError(f"observation is not nested as its space says: {error}") from error
+
+
+def conform_leaf(name: str, leaf: Leaf, value: Any) -> NDArray[Any]:
+    """One leaf of ``conformer``; ``name`` as ``leaf_names`` has it."""
+    if leaf.kind == "text":
+        return words_of(name, value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of unequal lengths
+        raise ContractError(f"observation{name} is not an array: {error}") from error
+    if array.shape != leaf.shape:
+        raise ContractError(f"observation{name} has shape {array.shape}, its space says {leaf.shape}")
+    if array.dtype == leaf.dtype:
+        return array
+    converted = converted_to(array, leaf.dtype)
+    if converted is None:
+        raise ContractError(f"observation{name} is {array.dtype}, its space says {leaf.dtype}")
+    return converted
 
 
 def words_of(name: str, text: Any) -> NDArray[np.int16]:

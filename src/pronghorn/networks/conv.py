@@ -92,7 +92,8 @@ class ConvNet(nn.Module):
 def in_parts(image: Tensor, features: Callable[[Tensor], Tensor], size: int, most: int) -> Tensor:
     """``features`` [N, size] of images [..., channels, height, width], on a CPU for ``most`` at a time; [..., size]."""
     images = image.reshape(-1, *image.shape[-3:])
-    parts = torch.split(images, most) if images.device.type == "cpu" else (images,)
+    at_once = images.device.type != "cpu" or torch.compiler.is_exporting()  # a graph for any N has no loop
+    parts = (images,) if at_once else torch.split(images, most)
     found = [features(part) for part in parts]
     whole = found[0] if len(found) == 1 else torch.cat(found)
     return whole.reshape(*image.shape[:-3], size)

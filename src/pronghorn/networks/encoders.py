@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pronghorn import tree
 from pronghorn.config import IMAGE_ENCODERS, NetworkConfig
+from pronghorn.envs.images import channels_at, is_image
 from pronghorn.networks.conv import CNNS, ConvNet
+from pronghorn.networks.mlp import Torso
 from pronghorn.networks.resnet import ResNet
 from pronghorn.networks.text import TextEncoder
 from pronghorn.ops.running import Normaliser, batch_moments, byte_moments
@@ -22,6 +23,9 @@ from pronghorn.types import ACTION_MASK, Leaf, Trajectory, UserError
 
 GREY_LEVEL = 1.0
 """Added to the variance of a pixel, in bytes squared: one that hardly ever changes is not blown up."""
+
+BESIDE_IMAGES = 256
+"""Units of the layer between numbers and the features of images: see ``Encoder``."""
 
 Shape: TypeAlias = tuple[int, int, int]
 """Channels, height, width."""
@@ -60,7 +64,8 @@ class Encoder(nn.Module):
     """One vector of features: numbers, then discrete values, then images, then texts, each in the order of leaves.
 
     Box leaves are flattened, concatenated and normalised; discrete ones become one-hot; images (uint8, see
-    ``image_layout``) and texts go each through a network of its own.
+    ``image_layout``) and texts go each through a network of its own. Beside images, whose features are many, numbers
+    and discrete values go through a layer of about as many units together: else a few of them would be drowned.
 
     Args:
         spec: tree of ``Leaf``; the action mask, if any, is left out.
@@ -91,7 +96,12 @@ class Encoder(nn.Module):
         self.vector_size = sum(leaf.size for _, leaf in self._vectors)
         categories = sum(sum(leaf.categories) for _, leaf in self._discrete)
         texts = TextEncoder.size * len(self._texts)
-        self.size = self.vector_size + categories + sum(network.size for network in networks) + texts
+        plain = self.vector_size + categories
+        self.numbers = None
+        if networks and plain:
+            self.numbers = Torso([plain, BESIDE_IMAGES], "relu", init=config.init, generator=generator)
+            plain = self.numbers.size
+        self.size = plain + sum(network.size for network in networks) + texts
         if self.size == 0:
             raise UserError("the observation space is empty; an agent needs something to see")
         normalised = config.normalise_observations and self.vector_size
@@ -125,6 +135,8 @@ class Encoder(nn.Module):
             values = tree.leaves(without_mask(observation))
             for index, leaf in self._discrete:
                 parts += _one_hots(leaf, values[index])
+            if self.numbers is not None:
+                parts = [self.numbers(torch.cat(parts, -1))]
             for (index, layout), network in zip(self._images, self.images, strict=True):
                 parts.append(network(layout.channels_first(values[index])))
             for index, network in zip(self._texts, self.texts, strict=True):
@@ -172,11 +184,6 @@ class LastStep:
         return torch.cat(parts, -1).masked_fill(first.unsqueeze(-1), 0.0)
 
 
-def is_image(leaf: Leaf) -> bool:
-    """Whether a leaf is taken for an image: uint8 with two dimensions or more."""
-    return leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) >= 2
-
-
 def sees_images(spec: Tree) -> bool:
     """Whether an observation has images: then arithmetic, not overhead, is the cost of a forward pass."""
     return any(is_image(leaf) for leaf in tree.leaves(without_mask(spec)))
@@ -201,20 +208,13 @@ class ImageLayout(NamedTuple):
 
 
 def image_layout(leaf: Leaf, name: str) -> ImageLayout:
-    """Two dimensions are height and width. Of three, the channels are the first or the last, whichever is smaller
-    than both others. Raises UserError, naming the leaf, where that says nothing."""
-    if len(leaf.shape) == 2:
-        return ImageLayout((1, *leaf.shape), "none")
-    if len(leaf.shape) == 3:
-        first, middle, last = leaf.shape
-        if first < min(middle, last):
-            return ImageLayout((first, middle, last), "first")
-        if last < min(first, middle):
-            return ImageLayout((last, first, middle), "last")
-    raise UserError(
-        f"{name} ({leaf.describe()}) is uint8 but no image whose channels can be told; shape it [channels, height, "
-        "width] or [height, width, channels] with fewer channels than rows and columns, or flatten it, in a wrapper"
-    )
+    """Raises UserError, naming the leaf, where the layout is unclear: see ``channels_at``."""
+    channels = channels_at(leaf, name)
+    if channels == "none":
+        height, width = leaf.shape
+        return ImageLayout((1, height, width), channels)
+    first, middle, last = leaf.shape
+    return ImageLayout((first, middle, last) if channels == "first" else (last, first, middle), channels)
 
 
 def _one_hots(leaf: Leaf, value: Tensor) -> list[Tensor]:

@@ -57,7 +57,7 @@ class ActionDistribution:
     action is a tree of [..., *leaf.shape], float32 for boxes and int64 indices for the rest.
 
     Raises:
-        UserError: a leaf is a box of integers, or there is nothing to choose.
+        UserError: a leaf is a box of integers or has no entries, or there is nothing to choose.
     """
 
     parts: tuple[Part, ...]
@@ -68,6 +68,8 @@ class ActionDistribution:
     """Means of all Gaussian parts; as many standard deviations."""
     logit_size: int
     """Logits of all categorical parts; the size of a mask."""
+    choices: tuple[int, ...]
+    """Categories of each categorical entry, in the order of logits and mask."""
 
     def __init__(self, action_spec: Tree) -> None:
         named = tree.named(action_spec)
@@ -79,7 +81,8 @@ class ActionDistribution:
         self.parameter_size = self.parts[-1].parameters.stop
         self.noise_size = self.parts[-1].noise.stop
         self.mean_size = sum(part.size for part in self.parts if part.kind == "gaussian")
-        self.logit_size = sum(part.size * part.categories for part in self.parts)
+        self.choices = tuple(part.categories for part in self.parts if part.categories for _ in range(part.size))
+        self.logit_size = sum(self.choices)
 
     def join(self, means: Tensor, logits: Tensor, log_std: Tensor) -> Tensor:
         """Parameters from what heads compute, in the order of parts.
@@ -220,11 +223,11 @@ def _parts(named: dict[str, Leaf]) -> Iterator[Part]:
     for index, (path, leaf) in enumerate(named.items()):
         if leaf.kind == "box" and leaf.dtype.kind != "f":
             raise UserError(f"action {path or 'space'}: a box of {leaf.dtype} is not supported; use MultiDiscrete")
+        if not leaf.size:
+            raise UserError(f"action {path or 'space'} has no entries: there is nothing to choose; leave it out")
         at = 0
         runs = [(0, leaf.size)] if leaf.kind == "box" else _runs(leaf.categories)
         for categories, size in runs:
-            if not size:
-                continue
             kind: Literal["gaussian", "categorical"] = "categorical" if categories else "gaussian"
             width, drawn = size * (categories or 2), size * (categories or 1)
             yield Part(

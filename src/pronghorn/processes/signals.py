@@ -1,7 +1,8 @@
-"""The first signal asks a run to save and stop, the second ends it now."""
+"""The first signal asks a run to save and stop, the second ends it now; a callback may ask, too."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+SHOW_CURSOR = "\x1b[?25h"
 
 
 class Interrupted(BaseException):
@@ -20,19 +22,25 @@ class Interrupted(BaseException):
 class StopRequest:
     """A context in which SIGINT, SIGTERM and SIGHUP set ``requested`` (the number of the signal).
 
-    ``notice`` is what the first one prints on standard error. Elsewhere than in the main
-    thread signals cannot be handled, and nothing changes.
+    ``notice`` is what the first one prints on standard error. A SIGHUP that is ignored, as by ``nohup``, stays so.
+    Elsewhere than in the main thread signals cannot be handled, and nothing changes.
     """
 
     def __init__(self, notice: str = "stopping: saving a checkpoint (again to stop now)") -> None:
         self._notice = notice
         self.requested: int | None = None
+        self.reason: str | None = None
         self._immediately = False
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         """Whether a stop was asked for."""
-        return self.requested is not None
+        return self.requested is not None or self.reason is not None
+
+    def ask(self, reason: str) -> None:
+        """A stop without a signal; the first ``reason`` is kept."""
+        if self.reason is None:
+            self.reason = reason
 
     @property
     def exit_code(self) -> int:
@@ -42,7 +50,9 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
-        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -66,9 +76,15 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
-            os.write(2, b"\nstopped at once\n")
+            _say("stopped at once")
             os._exit(128 + number)
         self.requested = number
         if self._immediately:
             raise Interrupted
-        os.write(2, f"\n{self._notice}\n".encode())
+        _say(self._notice)
+
+
+def _say(text: str) -> None:
+    """On standard error, past Python's buffers, which may be in use; a live view has hidden the terminal's cursor."""
+    with contextlib.suppress(OSError):  # the terminal may be what has gone
+        os.write(2, f"{SHOW_CURSOR if os.isatty(2) else ''}\n{text}\n".encode())

@@ -143,13 +143,15 @@ class RemoteActors:
                 raise EnvError(f"no actor has finished an unroll in {WAIT_SECONDS:g} s")
 
     def metrics(self) -> Metrics:
-        """Steps lost, unrolls that came too late, those that wait to be learnt from, and the lag of each of several
-        actors: how old its unrolls were that were learnt from since this was last asked."""
+        """Steps lost, unrolls that came too late, those that wait to be learnt from, actors whose unrolls come too late
+        again and again, and the lag of each of several actors: how old its unrolls were that were learnt from since
+        this was last asked."""
         waiting = len(self._ready) + sum(len(columns) for remote in self._remotes for columns in remote.unread)
         return {
             "steps/dropped": sum(remote.dropped for remote in self._remotes),
             "lag/dropped": self._stale,
             "queue/columns": waiting,
+            **({"actors/stale": sum(map(_is_stale, self._remotes))} if self._most_lag else {}),
             **(self._lags() if len(self._remotes) > 1 else {}),
             **(self._server.metrics() if self._server is not None else {}),
         }
@@ -185,13 +187,14 @@ class RemoteActors:
         self._running = False
         if self._server is not None:
             self._server.close()
-        for remote in self._remotes:
+        launched = [remote for remote in self._remotes if hasattr(remote, "child")]  # all, unless interrupted meanwhile
+        for remote in launched:
             try:
                 remote.child.send(None)
             except OSError:
                 remote.child.kill()
         deadline = time.monotonic() + CLOSE_SECONDS
-        for remote in self._remotes:
+        for remote in launched:
             remote.child.end(max(0.0, deadline - time.monotonic()))
         self._memory.release()
 
@@ -230,7 +233,7 @@ class RemoteActors:
             return False
         remote.stale += 1
         self._stale += 1
-        if remote.stale == ALARM * len(remote.plan.envs):
+        if remote.stale == ALARM * len(remote.plan.envs):  # once: it becomes ``_is_stale`` now
             first, last = remote.plan.envs[0], remote.plan.envs[-1]
             self._warn(
                 f"the actor of envs {first} to {last} is too slow: its unrolls are more than {self._most_lag} updates "
@@ -292,3 +295,8 @@ class RemoteActors:
         self._ready = deque(item for item in self._ready if item[0] is not remote)
         remote.life += 1
         remote.launch(self._most_lag == 0, self._to_observe if self.inference.mode == "random" else 0)
+
+
+def _is_stale(remote: _Remote) -> bool:
+    """Whether the newest unrolls of all its envs have come too late, several times over."""
+    return remote.stale >= ALARM * len(remote.plan.envs)

@@ -9,9 +9,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pronghorn.telemetry.bottleneck import stale_actors
 from pronghorn.telemetry.writers import finite
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Panel:
         self._live: Live | None = None
         self._every = 5.0 if every is None else every
         self._live_every = 0.1 if every is None else every
+        self._bottleneck: tuple[str, str] | None = None
         self._unseen: int | None = None
         self._shown_at = float("-inf")
 
@@ -69,21 +72,28 @@ class Panel:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        """The last view stays on the screen."""
+        """The last view stays on the screen; without one, a line names the bottleneck."""
         self._show()
         if self._live is not None:
-            self._live.stop()
+            with self._while_it_is_read():
+                self._live.stop()
             self._live = None
+        elif self._bottleneck is not None:
+            self._print(f"bottleneck: {': '.join(self._bottleneck)}")
 
-    def update(self, record: dict[str, Any], longest_running: int = 0) -> None:
+    def update(
+        self, record: dict[str, Any], longest_running: int = 0, bottleneck: tuple[str, str] | None = None
+    ) -> None:
         """Shows ``record``, whose keys are those of ``metrics.jsonl``; what it lacks is as it was last.
 
-        ``longest_running`` is the length in steps, so far, of the longest episode under way.
+        ``longest_running`` is the length in steps, so far, of the longest episode under way, ``bottleneck`` what the
+        function of that name says.
         """
         if self._quiet:
             return
         record = finite(record)
         self._newest |= record
+        self._bottleneck = bottleneck or self._bottleneck
         if "eval/return" in record:
             self._evaluated_at = record["step"]
         if "return/mean" in record:
@@ -100,8 +110,9 @@ class Panel:
         if self._live is None:
             self._print(line(self._newest, self._total, longest_running))
         else:
-            shown = list(rows(self._newest, longest_running, list(self._returns), self._evaluated_at))
-            self._live.update(_frame(self._name, self._newest, self._total, shown), refresh=True)
+            shown = list(rows(self._newest, longest_running, list(self._returns), self._evaluated_at, self._bottleneck))
+            with self._while_it_is_read():
+                self._live.update(_frame(self._name, self._newest, self._total, shown), refresh=True)
 
     def message(self, text: str) -> None:
         """A line of its own, above the live view."""
@@ -110,13 +121,20 @@ class Panel:
         if self._live is None:
             self._print(text)
         else:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            with self._while_it_is_read():
+                self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _print(self, text: str) -> None:
         encoding = self._file.encoding or "utf-8"
-        try:
+        with self._while_it_is_read():
             print(text.encode(encoding, "replace").decode(encoding), file=self._file, flush=True)
-        except BrokenPipeError:  # whoever read has seen enough; the run goes on
+
+    @contextmanager
+    def _while_it_is_read(self) -> Iterator[None]:
+        """Whoever reads may have seen enough, or the terminal be closed: the run goes on."""
+        try:
+            yield
+        except OSError:
             self._quiet = True
 
 
@@ -133,6 +151,8 @@ def line(record: dict[str, Any], total: int, longest_running: int) -> str:
         parts.append(f"eval {_evaluation(record)}")
     if record.get("restarts"):
         parts.append(f"{_count(record['restarts'])} restarts")
+    if record.get("actors/stale"):
+        parts.append(f"{_count(record['actors/stale'])} stale actors")
     parts += [f"{word} {_number(record[key])}" for key, word in _LEARNING if key in record]
     text = parts[0]
     for part in parts[1:]:
@@ -142,7 +162,11 @@ def line(record: dict[str, Any], total: int, longest_running: int) -> str:
 
 
 def rows(
-    record: dict[str, Any], longest_running: int, returns: list[float], evaluated_at: int | None
+    record: dict[str, Any],
+    longest_running: int,
+    returns: list[float],
+    evaluated_at: int | None,
+    bottleneck: tuple[str, str] | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
     """The live view, without its progress bar: labels, each with the parts of its text. Pure.
 
@@ -181,7 +205,9 @@ def rows(
     actors = [name.removesuffix("/lag/mean") for name, _ in _below("actor/", record) if name.endswith("/lag/mean")]
     if actors:
         yield "actors' lag", [f"{actor}: {_actor_lag(record, actor)}" for actor in actors[:_ACTORS]]
+    yield "alarm", stale_actors(record)
     yield "time", [f"{name} {value:.0%}" for name, value in _below("time/", record)]
+    yield "bottleneck", list(bottleneck or ())
     if record.get("restarts"):
         yield "restarts", [f"{_count(record['restarts'])} of failed environments or their workers"]
     if record.get("steps/dropped"):

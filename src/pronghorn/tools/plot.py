@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pronghorn.config import nearest
+from pronghorn.tools import groups, statistics
+from pronghorn.tools.groups import Group, Scale, Series, number
+from pronghorn.tools.statistics import Array, Band
 from pronghorn.types import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-Series: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""(steps, values), both [N]; steps increase strictly."""
+X: TypeAlias = Literal["steps", "frames", "seconds"]
+Statistic: TypeAlias = Literal["median", "iqm"]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#666666")
 """Told apart by the colour-blind (Okabe and Ito), in order of use."""
+
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+"""The next is taken when the colours have been used up."""
 
 LABELS = {
     "eval/return": "evaluation return",
@@ -31,183 +38,309 @@ LABELS = {
     "steps_per_second": "steps per second",
 }
 
+RETURNS = ("eval/return", "return/mean")
+"""Keys with which the returns of single tasks are shown too."""
+
+TASK = re.compile(r"task/(.+)/return")
+
+BANDS: dict[Statistic, tuple[str, Callable[[Sequence[Array]], Band]]] = {
+    "median": ("line: median; band: 25% to 75% of the seeds", statistics.quartile_band),
+    "iqm": ("line: interquartile mean; band: its 95% bootstrap interval", statistics.iqm_band),
+}
+
+PLACES = 500
+"""Points of a curve, at most."""
+
+SLACK = 0.01
+"""Share of the longest run by which reports of different seeds may lie apart and count as of the same place."""
+
+SINGLE_RUNS = 3
+"""Groups on a panel with which single runs are shown as thin lines; of more they would be a thicket."""
+
+DOTTED = 12
+"""Places of a curve, up to which each is a dot too."""
+
+CUT_SHORT = 0.9
+"""Runs that end before this share of the longest of their group are pointed out."""
+
 
 @dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed."""
+class Curve:
+    """A group on a panel: its runs on each of several tasks, mostly on one."""
 
-    options: dict[str, Any]
-    """what decides the learning, flat"""
-    runs: list[Series]
+    label: str
+    tasks: tuple[list[Series], ...]
+
+    @property
+    def n(self) -> int:
+        """Runs on the task that has the fewest."""
+        return min(map(len, self.tasks))
 
 
-def plot(runs: Sequence[Path], out: Path, key: str = "eval/return") -> Path:
-    """Draws ``key`` of the metrics over steps, one panel per env, and returns the file written.
+@dataclass(frozen=True)
+class Panel:
+    """The curves of a key on an env."""
 
-    A group of runs is its median and 25–75 % band over seeds; a single run is a thin line. Raises UserError for
-    a directory that is no run, a key without values, and a suffix that is no picture.
+    env: str
+    key: str
+    title: str
+    ylabel: str
+    curves: list[Curve] = field(default_factory=list)
+
+
+def plot(
+    runs: Sequence[Path],
+    out: Path,
+    key: str = "eval/return",
+    x: X = "steps",
+    statistic: Statistic = "median",
+    smooth: int = 1,
+    normalise: Path | None = None,
+) -> list[str]:
+    """Draws ``key`` of the metrics into the file ``out``; returns remarks about runs, a line each.
+
+    ``runs`` are runs or directories that hold some; those that differ only in their seed are drawn as one. There is a
+    panel per env, and per task where the runs tell of several. ``smooth`` averages that many reports. ``normalise`` is
+    a file for ``groups.read_scales`` and asks for one panel over all envs instead. Raises UserError for what cannot be
+    read or written, and where no run has ``key``.
     """
-    if out.suffix not in (".png", ".svg", ".pdf"):
+    if out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UserError(f"--out must end in .png, .svg or .pdf, not {out.name!r}")
-    groups = collect(runs, key)
-    import matplotlib
+    scales = None if normalise is None else groups.read_scales(normalise)
+    found = groups.collect(runs, timed=x == "seconds" or key == "steps_per_second")
+    panels, remarks = arrange(found, key, x, smooth)
+    if scales is not None:
+        whole, left_out = aggregate([panel for panel in panels if panel.key == key], scales)
+        panels, remarks = [whole], remarks + left_out
+    from matplotlib import rc_context
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    names = labels([group.options for group in groups])
-    envs = list(dict.fromkeys(group.options["env"] for group in groups))
-    columns = min(3, len(envs))
-    rows = -(-len(envs) // columns)
-    with pyplot.rc_context({"font.size": 10.5, "svg.fonttype": "none", "svg.hashsalt": "pronghorn"}):
-        figure, axes = pyplot.subplots(
-            rows,
-            columns,
-            figsize=(6.4 if columns == 1 else 4.6 * columns, 4.2 if columns == 1 else 3.6 * rows),
-            squeeze=False,
-            layout="constrained",
-        )
-        for panel in axes.flat[len(envs) :]:
-            panel.remove()
-        colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
-        for env, panel in zip(envs, axes.flat, strict=False):
-            for group, name in zip(groups, names, strict=True):
-                if group.options["env"] == env:
-                    draw(panel, group.runs, name, colours[name])
-            _dress(panel, env)
-        for panel in axes[:, 0]:
-            panel.set_ylabel(LABELS.get(key, key))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=160)
-        pyplot.close(figure)
-    return out
+    with rc_context({"font.size": 10.5, "svg.fonttype": "none", "svg.hashsalt": "pronghorn"}):
+        figure = draw(panels, x, statistic)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(out, dpi=160)
+        except OSError as error:
+            raise UserError(f"--out {out} cannot be written: {error.strerror}") from None
+    return remarks
 
 
-def curve(
-    runs: Sequence[Series],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(steps, median, 25 %, 75 %), each [M], over ``runs``.
+def arrange(found: Sequence[Group], key: str, x: X, smooth: int = 1) -> tuple[list[Panel], list[str]]:
+    """(panels, remarks): of each env the key, then its tasks. Raises UserError where no run has the key."""
+    panels: dict[tuple[str, str], Panel] = {}
+    remarks = groups.repeated_seeds(found)
+    lacking: list[str] = []
+    place = "step" if x == "steps" else x
+    for group in found:
+        by_key: dict[str, list[Series]] = {}
+        shown: list[Path] = []
+        for run in group.runs:
+            metrics = groups.read_metrics(run.path, lambda name: _is_shown(name, key), place)
+            for name, series in metrics.items():
+                by_key.setdefault(name, []).append(smoothed(series, smooth))
+            if key in metrics:
+                shown.append(run.path)
+            else:
+                lacking.append(groups.lacks(run.path, key, place))
+        if len(shown) > 1:
+            remarks += _ends(f"{group.label} on {group.env}", shown, by_key[key], x)
+        for name, several in by_key.items():
+            panel = panels.setdefault((group.env, name), _panel(group.env, name))
+            panel.curves.append(Curve(group.label, (several,)))
+    if all(panel.key != key for panel in panels.values()):
+        raise UserError(lacking[0])
+    envs = list(dict.fromkeys(group.env for group in found))
+    ordered = sorted(panels.values(), key=lambda panel: (envs.index(panel.env), panel.key != key, panel.key))
+    return ordered, [*(f"{line}; left out" for line in lacking), *remarks]
 
-    The grid holds every step at which some run has a value, within the range that all runs cover; values between
-    two points of a run are interpolated linearly. Empty where no step is covered by all.
+
+def aggregate(panels: Sequence[Panel], scales: dict[str, Scale]) -> tuple[Panel, list[str]]:
+    """(one panel of normalised scores over the envs of ``panels``, remarks on groups that have not been on each)."""
+    envs = [panel.env for panel in panels]
+    tasks: dict[str, dict[str, list[Series]]] = {}
+    for panel in panels:
+        low, high = groups.scale_of(panel.env, scales)
+        for curve in panel.curves:
+            scaled = [(places, (values - low) / (high - low)) for places, values in curve.tasks[0]]
+            tasks.setdefault(curve.label, {})[panel.env] = scaled
+    whole = Panel("", panels[0].key, f"{len(envs)} environments", f"normalised {panels[0].ylabel}".replace(" (", "\n("))
+    remarks = []
+    for label, by_env in tasks.items():
+        missing = [env for env in envs if env not in by_env]
+        if missing:
+            remarks.append(f"{label} has no runs on {', '.join(missing)}; left out of the aggregate")
+        else:
+            whole.curves.append(Curve(label, tuple(by_env.values())))
+    if not whole.curves:
+        raise UserError(f"--normalise needs a group with runs on every env; {remarks[0]}")
+    return whole, remarks
+
+
+def on_grid(tasks: Sequence[Sequence[Series]]) -> tuple[Array, list[Array]]:
+    """(places [M], values [n, M] of each task) where all runs of all tasks have data.
+
+    The places are those of all reports within the range that every run covers, or evenly spaced where these are more
+    than ``PLACES``; one where every run has a single report. A run covers what lies between its reports, where it is
+    interpolated linearly, and ``SLACK`` around. M is 0 where no range is covered by all.
     """
-    first = max(steps[0] for steps, _ in runs)
-    last = min(steps[-1] for steps, _ in runs)
-    grid = np.unique(np.concatenate([steps for steps, _ in runs]))
+    runs = [run for task in tasks for run in task]
+    slack = SLACK * max(places[-1] for places, _ in runs)
+    first = max(places[0] for places, _ in runs) - slack
+    last = min(places[-1] for places, _ in runs) + slack
+    grid = np.unique(np.concatenate([places for places, _ in runs]))
     grid = grid[(grid >= first) & (grid <= last)]
-    values = np.stack([np.interp(grid, steps, values) for steps, values in runs])
-    low, middle, high = np.percentile(values, (25, 50, 75), axis=0)
-    return grid, middle, low, high
+    if len(grid) and all(len(places) == 1 for places, _ in runs):
+        grid = grid.mean(keepdims=True)
+    elif len(grid) > PLACES:
+        grid = np.linspace(grid[0], grid[-1], PLACES)
+    return grid, [np.stack([np.interp(grid, *run) for run in task]) for task in tasks]
 
 
-def collect(runs: Sequence[Path], key: str) -> list[Group]:
-    """The runs in groups, in order of appearance. Raises UserError for what cannot be read."""
-    groups: dict[str, Group] = {}
-    for run in dict.fromkeys(runs):
-        options = read_options(run)
-        group = groups.setdefault(json.dumps(options, sort_keys=True), Group(options, []))
-        group.runs.append(read_metric(run, key))
-    return list(groups.values())
+def smoothed(series: Series, window: int) -> Series:
+    """Each value averaged with those before it, ``window`` in all where there are as many."""
+    places, values = series
+    return places, np.asarray([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
 
 
-def read_options(run: Path) -> dict[str, Any]:
-    """What decides the learning in ``config.json``, flat: not the seed, and nothing about where and how fast."""
-    try:
-        config = json.loads((run / "config.json").read_text())["config"]
-        options: dict[str, Any] = {name: config[name] for name in ("env", "env_args", "algorithm", "runner", "steps")}
-        options["force_lag"] = config.get("force_lag", 0)
-        options["num_envs"] = config["vec"]["num_envs"]
-        for part in ("network", "loss", "optimiser"):
-            options |= config[part]
-        return options
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{run} is not a run: config.json cannot be read ({error})") from None
+def draw(panels: Sequence[Panel], x: X, statistic: Statistic = "median") -> Figure:
+    """The whole picture, with one legend below the panels."""
+    from matplotlib.figure import Figure
+
+    columns = len(panels) if len(panels) <= 3 else math.ceil(math.sqrt(len(panels)))
+    rows = -(-len(panels) // columns)
+    names = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    width, height = (6.4, 4.1) if columns == 1 else (4.4, 3.5) if columns <= 3 else (3.4, 2.8)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for unused in axes.flat[len(panels) :]:
+        unused.remove()
+    scale, xlabel = _unit(panels, x)
+    for index, (panel, place) in enumerate(zip(panels, axes.flat, strict=False)):
+        for curve in panel.curves:
+            colour, dashes = _style(names.index(curve.label))
+            if curve.n > 1 and len(curve.tasks) == 1 and len(panel.curves) <= SINGLE_RUNS:
+                draw_runs(place, curve.tasks[0], colour, scale)
+            draw_curve(place, curve, colour, dashes, scale, statistic)
+        _dress(place, panel.title)
+        if index % columns == 0 or panel.ylabel != panels[index - 1].ylabel:
+            place.set_ylabel(panel.ylabel)
+        if index + columns >= len(panels):
+            place.set_xlabel(xlabel)
+    _legend(figure, panels, names, statistic)
+    return figure
 
 
-def read_metric(run: Path, key: str) -> Series:
-    """The reports of ``metrics.jsonl`` that have ``key``.
-
-    A last line cut in the middle is ignored; where a resumed run went back, its later reports replace the earlier.
-    """
-    steps: list[float] = []
-    values: list[float] = []
-    seen: set[str] = set()
-    for report in _reports(run):
-        seen |= report.keys()
-        if key not in report:
-            continue
-        while steps and steps[-1] >= report["step"]:
-            steps.pop()
-            values.pop()
-        steps.append(report["step"])
-        values.append(report[key])
-    if not steps:
-        raise UserError(f"{run} has no {key!r} yet; {nearest(key, seen - {'step'}) if seen else 'it has no reports'}")
-    return np.asarray(steps, np.float64), np.asarray(values, np.float64)
+def draw_runs(place: Axes, runs: Sequence[Series], colour: str, scale: float) -> None:
+    """Thin lines, or dots."""
+    for places, values in runs:
+        marker = "." if len(places) == 1 else ""
+        place.plot(places / scale, values, color=colour, linewidth=0.5, alpha=0.35, marker=marker)
 
 
-def labels(options: Sequence[dict[str, Any]]) -> list[str]:
-    """A name for each group: its algorithm, and what tells it apart from others of the same env and algorithm."""
-    names = []
-    for own in options:
-        rivals = [other for other in options if all(other[name] == own[name] for name in ("env", "algorithm"))]
-        differing = [name for name in own if any(other.get(name) != own[name] for other in rivals)]
-        names.append(
-            ", ".join([own["algorithm"], *(f"{name.replace('_', ' ')} {_short(own[name])}" for name in differing)])
-        )
-    return names
-
-
-def draw(panel: Axes, runs: Sequence[Series], name: str, colour: str) -> None:
-    """One group on a panel."""
-    if len(runs) == 1:
-        panel.plot(*runs[0], color=colour, linewidth=1.0, label=name)
+def draw_curve(place: Axes, curve: Curve, colour: str, dashes: Any, scale: float, statistic: Statistic) -> None:
+    """A line on a band, for one seed a line alone; where there is a single place, a dot on a bar."""
+    grid, values = on_grid(curve.tasks)
+    if not len(grid):
         return
-    for steps, values in runs:
-        panel.plot(steps, values, color=colour, linewidth=0.5, alpha=0.3)
-    grid, median, low, high = curve(runs)
-    panel.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0)
-    panel.plot(grid, median, color=colour, linewidth=2.0, label=f"{name} ({len(runs)} seeds)")
+    band = BANDS[statistic][1](values)
+    several, point = curve.n > 1, len(grid) == 1
+    if several and point:
+        place.vlines(grid / scale, band.low, band.high, color=colour, alpha=0.3, linewidth=6)
+    elif several:
+        place.fill_between(grid / scale, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+    place.plot(
+        grid / scale,
+        band.middle,
+        color=colour,
+        linestyle=dashes,
+        linewidth=2.0 if several else 1.2,
+        marker="o" if len(grid) <= DOTTED else "",
+        markersize=6 if point else 3.5,
+    )
 
 
-def _dress(panel: Axes, title: str) -> None:
+def _is_shown(name: str, key: str) -> bool:
+    return name == key or (key in RETURNS and TASK.fullmatch(name) is not None)
+
+
+def _panel(env: str, key: str) -> Panel:
+    task = TASK.fullmatch(key)
+    if task:
+        return Panel(env, key, f"{env}: {task[1]}", LABELS["return/mean"])
+    return Panel(env, key, env, LABELS.get(key, key))
+
+
+def _ends(group: str, runs: Sequence[Path], several: Sequence[Series], x: X) -> list[str]:
+    """Remarks on runs whose end is the end of their group's curve."""
+    if not len(on_grid([several])[0]):
+        return [f"the {len(runs)} runs of {group} have no {x} in common: no curve is drawn"]
+    ends = [float(places[-1]) for places, _ in several]
+    return [
+        f"{run} ends at {end:,.0f} of {max(ends):,.0f} {x}, and with it the curve of its group"
+        for run, end in zip(runs, ends, strict=True)
+        if end == min(ends) < CUT_SHORT * max(ends)
+    ]
+
+
+def _unit(panels: Sequence[Panel], x: X) -> tuple[float, str]:
+    """(what places are divided by, the axis' label)."""
+    if x != "seconds":
+        return 1.0, "environment steps" if x == "steps" else "simulator frames"
+    longest = max(
+        float(run[0][-1]) for panel in panels for curve in panel.curves for task in curve.tasks for run in task
+    )
+    scale, unit = next(
+        (size, name)
+        for least, size, name in ((10800, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
+        if longest >= least
+    )
+    return float(scale), f"wall-clock time ({unit})"
+
+
+def _style(index: int) -> tuple[str, Any]:
+    return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+
+
+def _dress(place: Axes, title: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    panel.set_title(title, fontweight="bold", loc="left", fontsize=12)
-    panel.set_xlabel("environment steps")
-    panel.margins(x=0)
-    panel.set_xlim(left=0)
-    panel.xaxis.set_major_locator(MaxNLocator(6))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    panel.grid(color="#e5e5e5", linewidth=0.8)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.spines[["left", "bottom"]].set_color("#888888")
-    panel.tick_params(color="#888888", labelcolor="#333333")
-    panel.legend(frameon=False, loc="best", fontsize=9.5)
+    place.set_title(title, fontweight="bold", loc="left", fontsize=11.5)
+    place.set_xlim(0, 1.02 * place.dataLim.x1 or 1)
+    place.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "−")))
+    place.grid(color="#e5e5e5", linewidth=0.8)
+    place.set_axisbelow(True)
+    place.spines[["top", "right"]].set_visible(False)
+    place.spines[["left", "bottom"]].set_color("#888888")
+    place.tick_params(color="#888888", labelcolor="#333333")
 
 
-def _reports(run: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (run / "metrics.jsonl").read_text().splitlines()
-    except OSError as error:
-        raise UserError(f"{run} is not a run: metrics.jsonl cannot be read ({error.strerror})") from None
-    reports = []
-    for number, line in enumerate(lines, 1):
-        try:
-            reports.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise UserError(f"line {number} of {run / 'metrics.jsonl'} is not JSON") from None
-    return reports
+def _legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], statistic: Statistic) -> None:
+    """Below all panels, in height that is added: what each line is and of how many runs, and what a band is."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-
-def _short(value: Any) -> str:
-    """250000 → 250k, 1500000 → 1.5M; other values as they are."""
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        for scale, suffix in ((1e6, "M"), (1e3, "k")):
-            if abs(value) >= scale:
-                return f"{value / scale:.6g}{suffix}"
-        return f"{value:g}"
-    return str(value)
+    handles: list[Any] = []
+    texts = []
+    for index, name in enumerate(names):
+        counts = [curve.n for panel in panels for curve in panel.curves if curve.label == name]
+        least, most = min(counts), max(counts)
+        colour, dashes = _style(index)
+        line = Line2D([], [], color=colour, linestyle=dashes, linewidth=2.0 if most > 1 else 1.2)
+        handles.append((Patch(color=colour, alpha=0.2, linewidth=0), line) if most > 1 else line)
+        count = f"n={least}" if least == most else f"n={least} to {most}"
+        texts.append("\n".join(textwrap.wrap(f"{name} ({count})", 72)))
+    longest = max(len(line) for text in texts for line in text.splitlines())
+    columns = min(len(names), max(1, int(figure.get_figwidth() / (0.085 * longest + 0.7))))
+    lines = sum(text.count("\n") + 1.3 for text in texts) / columns + 2
+    figure.set_figheight(figure.get_figheight() + 0.17 * lines)
+    figure.legend(
+        handles,
+        texts,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9.5,
+        title=BANDS[statistic][0] if any(curve.n > 1 for panel in panels for curve in panel.curves) else None,
+        title_fontsize=9,
+    )

@@ -138,13 +138,20 @@ def random_actions(spec: EnvSpec, observation: Tree, count: int, random: np.rand
     """``count`` random actions as an agent would sample them, legal under the mask of ``observation`` [count, …], if
     it has one."""
     mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
+    at = 0
 
     def draw(leaf: Leaf) -> Any:
+        nonlocal at
         if leaf.kind == "box":
             return random.uniform(-1, 1, (count, *leaf.shape)).astype(np.float32)
-        if leaf.kind == "discrete" and mask is not None and mask.shape == (count, *leaf.categories):
-            return (random.uniform(0.5, 1, mask.shape) * (mask != 0)).argmax(axis=1)
-        return random.integers(0, np.reshape(leaf.categories, leaf.shape), (count, *leaf.shape))
+        if mask is None:
+            return random.integers(0, np.reshape(leaf.categories, leaf.shape), (count, *leaf.shape))
+        chosen = []
+        for categories in leaf.categories:
+            legal = mask.reshape(count, -1)[:, at : at + categories] != 0
+            chosen.append((random.uniform(0.5, 1, legal.shape) * legal).argmax(axis=1))
+            at += categories
+        return np.stack(chosen, 1).reshape(count, *leaf.shape)
 
     return tree.map(draw, spec.action)
 

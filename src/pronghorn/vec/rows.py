@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pronghorn.envs.wrappers import EpisodeEnv, difference, leaf_names
 from pronghorn.processes.shared import ArraySpec
 from pronghorn.processes.supervise import Incident, Supervisor
 from pronghorn.tree import Tree
-from pronghorn.types import BoolArray, EnvSpec, IntArray, Leaf, Step
+from pronghorn.types import ACTION_MASK, BoolArray, EnvSpec, IntArray, Leaf, Step
 from pronghorn.vec.base import FLAGS, EnvError
 
 Converter = Callable[[Tree], Tree]
@@ -83,6 +83,7 @@ class Host:
         observations = zip(leaf_names(spec.observation), tree.leaves(rows["observation"]), strict=True)
         named = [("reward", rows["reward"]), *((f"observation{name}", array) for name, array in observations)]
         self._reals: list[tuple[str, NDArray[Any]]] = [item for item in named if item[1].dtype.kind == "f"]
+        self._choices = list(_choices(spec.observation, rows["observation"]))
         self._begins: dict[int, Begin] = {}
         for row, env in envs.items():
             env.attach(rows, row)
@@ -109,8 +110,12 @@ class Host:
         for name, array in self._reals:
             finite = np.isfinite(array[index])
             if not finite.all():
-                row = int(envs[~finite.reshape(len(envs), -1).all(axis=1)][0])
-                raise self._envs[row].refuse(f"{name} is not finite")
+                raise self._envs[_first_without(finite, envs)].refuse(f"{name} is not finite")
+        for name, leaf, array, least, most in self._choices:
+            inside = (array[index] >= least) & (array[index] <= most)
+            if not inside.all():
+                row = _first_without(inside, envs)
+                raise self._envs[row].refuse(f"{name} is {array[row].tolist()}, outside its space, {leaf.describe()}")
 
     def _rebuild(self, env: EpisodeEnv, error: EnvError) -> None:
         while True:
@@ -124,6 +129,19 @@ class Host:
         if history is None or not len(tree.leaves(history)[0]):
             return ()
         return unbatch(self._spec.action, self._convert(history))
+
+
+def _choices(spec: Tree, arrays: Tree) -> Iterator[tuple[str, Leaf, NDArray[Any], Any, Any]]:
+    """Name, leaf, array, least and largest value of each discrete observation but the mask, in which all is allowed."""
+    for name, leaf, array in zip(leaf_names(spec), tree.leaves(spec), tree.leaves(arrays), strict=True):
+        if leaf.kind not in ("box", "text") and name != f" {ACTION_MASK!r}":
+            least = 0 if leaf.start is None else leaf.start
+            yield f"observation{name}", leaf, array, least, least + np.reshape(leaf.categories, leaf.shape) - 1
+
+
+def _first_without(kept: BoolArray, envs: IntArray) -> int:
+    """The first of ``envs`` [n] for which not all of ``kept`` [n, …] holds."""
+    return int(envs[~kept.reshape(len(envs), -1).all(axis=1)][0])
 
 
 def construct(make: Callable[[], EpisodeEnv], permit: Callable[[EnvError], None]) -> EpisodeEnv:

@@ -1,0 +1,179 @@
+"""Ctrl-C, SIGTERM and a closed terminal, at every stage of every runner and of other commands: the exit code, seconds
+taken, nothing left running, and a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from forked import Command, Terminal, alive, flags, wait_for
+
+from pronghorn import checkpoint
+
+COUNTING = "pronghorn.envs.probes:CountingEnv"
+TINY = flags(threads=1, compile="false", num_envs=4, unroll_length=7, layers=8)
+RUNNERS = {
+    "serial": [COUNTING, "--layout", "serial"],
+    "pool": [COUNTING, "--layout", "pool", "--workers", "2"],
+    "native": ["vec.engine_stand_ins:CountingVector", "--layout", "native"],
+    "async": [COUNTING, "--runner", "async", "--actors", "2"],
+    "async, asking": [COUNTING, "--runner", "async", "--actors", "2", "--inference", "learner"],
+}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+SLOW = '''
+import time
+from pathlib import Path
+from pronghorn.envs.probes import CountingEnv
+
+class Slow(CountingEnv):
+    """Takes very long over a phase, from the second to be made on unless ``at_once``."""
+
+    def __init__(self, phase, made, at_once=False):
+        super().__init__()
+        self._made, self._phase = made, phase if at_once or Path(made).exists() else ""
+        Path(made).touch()
+        if self._phase == "construct":
+            self._pause()
+
+    def reset(self, *, seed=None, options=None):
+        if self._phase == "reset":
+            self._pause()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self._phase == "step":
+            self._pause()
+        return super().step(action)
+
+    def _pause(self):
+        Path(f"{self._made}-slow").touch()
+        time.sleep(25)
+'''
+
+
+def train(run: Path, *options: str) -> list[str]:
+    return ["train", *options, *TINY, *flags(evaluation_episodes=2, steps="1M", run=run)]
+
+
+def slow(tmp_path: Path, phase: str, **arguments: bool) -> list[str]:
+    (tmp_path / "slow.py").write_text(SLOW)
+    given = {"phase": phase, "made": str(tmp_path / "made"), **arguments}
+    pairs = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items()]
+    return [f"{tmp_path / 'slow.py'}:Slow", *(word for pair in pairs for word in ("--env-arg", pair))]
+
+
+def is_training(run: Path) -> bool:
+    return (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0
+
+
+def stop(command: Command, number: int, within: float) -> None:
+    """Signals it as a terminal does; it ends in time, with all it has started."""
+    started, begun = command.descendants(), time.monotonic()
+    command.signal(number)
+    assert command.ended() == CODES[signal.Signals(number)], command.said()
+    assert time.monotonic() - begun < within
+    wait_for(lambda: not alive(started), 5)
+
+
+def assert_goes_on(run: Path, output: Path) -> None:
+    more = (checkpoint.load_latest(run).step if checkpoint.exists(run) else 0) + 100
+    command = Command(["resume", str(run), "--steps", str(more), "--quiet"], output)
+    assert command.ended() == 0, command.said()
+    assert checkpoint.load_latest(run).step >= more
+
+
+@pytest.mark.parametrize(
+    ("runner", "number"), [*((runner, signal.SIGINT) for runner in RUNNERS), ("serial", signal.SIGTERM)]
+)
+def test_a_signal_saves_and_ends(runner, number, tmp_path):
+    run = tmp_path / "run"
+    command = Command(train(run, *RUNNERS[runner]), tmp_path / "said.txt")
+    wait_for(lambda: is_training(run))
+    assert (len(command.descendants()) > 0) == (runner not in ("serial", "native"))
+    stop(command, number, within=20)
+    assert "stopping: saving a checkpoint" in command.said() and "Traceback" not in command.said()
+    assert "continue with `pronghorn resume" in command.said().splitlines()[-1]
+    assert checkpoint.load_latest(run).skipped == []
+    assert_goes_on(run, tmp_path / "resumed.txt")
+
+
+@pytest.mark.parametrize("runner", ["serial", "async"])
+def test_a_closed_terminal_saves_and_ends(runner, tmp_path):
+    run = tmp_path / "run"
+    terminal = Terminal()
+    command = Command(train(run, *RUNNERS[runner]), tmp_path / "said.txt", terminal=terminal.name)
+    wait_for(lambda: is_training(run))
+    started = command.descendants()
+    terminal.close()
+    assert command.ended(15) == 129
+    wait_for(lambda: not alive(started), 5)
+    assert_goes_on(run, tmp_path / "resumed.txt")
+
+
+@pytest.mark.parametrize("layout", ["serial", "pool"])
+def test_the_second_signal_waits_for_nothing(layout, tmp_path):
+    run = tmp_path / "run"
+    options = [*slow(tmp_path, "step"), "--layout", layout, "--workers", "1"]
+    command = Command(train(run, *options), tmp_path / "said.txt")
+    wait_for((tmp_path / "made-slow").exists)
+    command.signal(signal.SIGINT)
+    wait_for(lambda: "saving" in command.said())
+    stop(command, signal.SIGINT, within=10)
+    assert "Traceback" not in command.said()
+
+
+@pytest.mark.parametrize("phase", ["construct", "reset"])
+@pytest.mark.parametrize("layout", ["serial", "pool"])
+def test_a_signal_while_envs_are_made_ends_at_once(phase, layout, tmp_path):
+    run = tmp_path / "run"
+    options = [*slow(tmp_path, phase), "--layout", layout, "--workers", "1"]
+    command = Command(train(run, *options), tmp_path / "said.txt")
+    wait_for((tmp_path / "made-slow").exists)
+    stop(command, signal.SIGTERM, within=20)
+    assert "stopped before training" in command.said() and "Traceback" not in command.said()
+    assert run.exists() == (phase == "reset")
+    if run.exists():
+        (tmp_path / "made").unlink()
+        source = tmp_path / "slow.py"
+        source.write_text(source.read_text().replace("time.sleep(25)", "pass"))
+        assert_goes_on(run, tmp_path / "resumed.txt")
+        assert "begun from the start" in (run / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_before_there_is_a_run_leaves_nothing(number, tmp_path):
+    run = tmp_path / "run"
+    command = Command(train(run, *slow(tmp_path, "construct", at_once=True)), tmp_path / "said.txt")
+    wait_for((tmp_path / "made-slow").exists)
+    stop(command, number, within=20)
+    assert command.said() == "" and not run.exists()
+
+
+def test_a_signal_within_an_evaluation(tmp_path):
+    run = tmp_path / "run"
+    options = flags(steps="100k", run=run, evaluate_every=100, evaluation_episodes=1_000_000)
+    command = Command(["train", *RUNNERS["serial"], *TINY, *options], tmp_path / "said.txt")
+    wait_for(lambda: is_training(run))
+    time.sleep(1)
+    stop(command, signal.SIGINT, within=20)
+    assert 100 <= checkpoint.load_latest(run).step < 200
+    assert checkpoint.load_latest(run).state["run"]["counters"]["evaluated_at"] == -1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["eval", "RUN", "--episodes", "1000000"], ["doctor", COUNTING, "--seconds", "50"]],
+    ids=["eval", "doctor"],
+)
+def test_other_commands_end_at_once(arguments, tmp_path):
+    run = tmp_path / "run"
+    if "RUN" in arguments:
+        made = ["train", *RUNNERS["pool"], *TINY, *flags(steps=100, run=run), "--quiet"]
+        assert Command(made, tmp_path / "trained.txt").ended() == 0
+    command = Command([str(run) if word == "RUN" else word for word in arguments], tmp_path / "said.txt")
+    wait_for(lambda: bool(command.descendants()))
+    time.sleep(1)
+    stop(command, signal.SIGTERM, within=20)
+    assert "Traceback" not in command.said()
