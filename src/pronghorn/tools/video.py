@@ -249,6 +249,8 @@ def _drawable(config: RunConfig) -> Env:
     engine = native_rule(config.env)
     if engine not in (None, "ale-py"):
         raise UserError(f"{config.env} cannot be drawn: its environments live in an engine ({engine}) without pictures")
+    if config.env.startswith("dm_control/"):  # which asks when it is imported
+        _choose_gl(config.env)
     try:
         env = make(config.env, {**config.env_args, "render_mode": "rgb_array"}, config.imports)
     except UserError:  # it does not know the word, and may be drawn nevertheless
@@ -258,16 +260,25 @@ def _drawable(config: RunConfig) -> Env:
     if not _is_mujoco(simulator):
         return env
     _follow(simulator)
-    if "MUJOCO_GL" not in os.environ and sys.platform == "linux":
-        gl = working_gl()
-        if gl is None:
-            env.close()
-            raise UserError(
-                f"{config.env} cannot be drawn: MuJoCo finds no OpenGL; install libegl1 or libosmesa6 "
-                "(apt install libegl1), or set MUJOCO_GL"
-            )
-        os.environ["MUJOCO_GL"] = gl  # read when the first picture is drawn
+    try:
+        _choose_gl(config.env)  # read when the first picture is drawn
+    except UserError:
+        env.close()
+        raise
     return env
+
+
+def _choose_gl(env: str) -> None:
+    """Says in ``MUJOCO_GL`` how to draw without a window, unless somebody has. Raises UserError: there is no way."""
+    if "MUJOCO_GL" in os.environ or sys.platform != "linux":
+        return
+    gl = working_gl()
+    if gl is None:
+        raise UserError(
+            f"{env} cannot be drawn: MuJoCo finds no OpenGL; install libegl1 or libosmesa6 (apt install libegl1), or "
+            "set MUJOCO_GL"
+        )
+    os.environ["MUJOCO_GL"] = gl
 
 
 def _is_mujoco(simulator: Any) -> bool:
