@@ -350,8 +350,8 @@ class _Session:
         quiet: bool,
         resumed: checkpoint.Loaded | None,
         stop: StopRequest,
-        callbacks: Iterable[Callback],
-        sinks: Iterable[MetricsWriter],
+        callbacks: Iterable[Callback] = (),
+        sinks: Iterable[MetricsWriter] = (),
     ) -> None:
         self.run, self._config = run, config
         self._stack = ExitStack()
