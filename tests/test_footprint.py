@@ -96,6 +96,7 @@ def test_a_pool_takes_what_it_says(name: str, workers: int) -> None:
 def test_a_session_takes_what_it_says(env: str, options: dict[str, Any], tmp_path: Path) -> None:
     """With the envs of training and of evaluation."""
     made = dataclasses.replace(rig.config(run=str(tmp_path / "run"), **{"layout": "pool", **options}), env=env)
+    (tmp_path / "run").mkdir()
     gc.collect()
     fds, memory = descriptors(), mapped()
     with api._Session(tmp_path / "run", made, True, None, StopRequest()) as session:
