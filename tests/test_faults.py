@@ -138,7 +138,7 @@ def test_an_env_that_can_never_be_made_ends_the_run_before_it_begins(layout, fau
     made = flaky(tmp_path, fault, "construct", layout)
     command = [sys.executable, "-m", "pronghorn", "train", made.env, "--layout", layout, "--env-timeout", "1"]
     for key, value in (made.env_args | {"once": "", "skip": False}).items():
-        command += ["--env-arg", f"{key}={value}"]
+        command += ["--env-arg", f"{key}={json.dumps(value)}"]
     start = time.monotonic()
     ended = subprocess.run([*command, "--run", made.run], capture_output=True, text=True, timeout=60)
     assert time.monotonic() - start < 20 and ended.returncode == 1
@@ -155,12 +155,13 @@ def test_killed_from_outside_between_and_within_steps(tmp_path):
     def kill() -> None:
         for _ in range(3):
             time.sleep(0.5)
-            pids = children()
+            pids = [pid for pid in children() if pid not in before]
             if pids:
                 os.kill(int(pids[0]), signal.SIGKILL)
 
+    before = children()
     thread = threading.Thread(target=kill)
     thread.start()
     assert api.train(made, quiet=True).exit_code == 0
     thread.join()
-    assert not children()
+    assert children() == before

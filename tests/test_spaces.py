@@ -154,7 +154,7 @@ def test_one_update_or_the_name_of_a_leaf(layout, algorithm):
 @pytest.mark.timeout(300)
 @both_algorithms
 def test_one_update_with_a_mask(algorithm):
-    @examples(12, derandomize=True)
+    @examples(6, derandomize=True)
     @given(observation=st.dictionaries(st.just("seen"), sound, min_size=1), action=nested(discrete), agent=agents)
     def check(observation: Any, action: Any, agent: Any) -> None:
         learn(spaces.Dict(observation), action, "serial", algorithm, masked=True, **agent)

@@ -164,7 +164,7 @@ def test_a_signal_within_an_evaluation(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["eval", "RUN", "--episodes", "1000000"], ["doctor", COUNTING, "--seconds", "50"]],
+    [["eval", "RUN", "--episodes", "1000000"], ["doctor", "HalfCheetah-v5", "--seconds", "50"]],
     ids=["eval", "doctor"],
 )
 def test_other_commands_end_at_once(arguments, tmp_path):
