@@ -135,6 +135,15 @@ def examples(number: int, derandomize: bool) -> Any:
     )
 
 
+def check_spaces(layout: str, algorithm: str, chosen: Any) -> None:
+    @chosen
+    @given(observation=observations, action=actions, agent=agents)
+    def check(observation: Any, action: Any, agent: Any) -> None:
+        learn_or_refuse(observation, action, layout, algorithm, **agent)
+
+    check()
+
+
 both_layouts = pytest.mark.parametrize("layout", ["serial", "pool"])
 both_algorithms = pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 
@@ -143,12 +152,7 @@ both_algorithms = pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @both_layouts
 @both_algorithms
 def test_one_update_or_the_name_of_a_leaf(layout, algorithm):
-    @examples(24 if layout == "serial" else 5, derandomize=True)
-    @given(observation=observations, action=actions, agent=agents)
-    def check(observation: Any, action: Any, agent: Any) -> None:
-        learn_or_refuse(observation, action, layout, algorithm, **agent)
-
-    check()
+    check_spaces(layout, algorithm, examples(24 if layout == "serial" else 5, derandomize=True))
 
 
 @pytest.mark.timeout(300)
@@ -167,12 +171,7 @@ def test_one_update_with_a_mask(algorithm):
 @both_layouts
 @both_algorithms
 def test_one_update_or_the_name_of_a_leaf_again_and_again(layout, algorithm):
-    @examples(200 if layout == "serial" else 30, derandomize=False)
-    @given(observation=observations, action=actions, agent=agents)
-    def check(observation: Any, action: Any, agent: Any) -> None:
-        learn_or_refuse(observation, action, layout, algorithm, **agent)
-
-    check()
+    check_spaces(layout, algorithm, examples(200 if layout == "serial" else 30, derandomize=False))
 
 
 BIT = spaces.Discrete(2)

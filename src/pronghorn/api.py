@@ -206,8 +206,9 @@ class Policy:
         self.config = load_config(run)
         loaded = checkpoint.load_latest(run)
         self.spec = build.env_spec(self.config)
-        # Whoever calls has single observations.
-        self._shown = build.env_spec(dataclasses.replace(self.config, frame_stack=1)).observation
+        self._shown, self._stacks = self.spec.observation, list[Stack]()
+        if self.config.frame_stack > 1:  # whoever calls has single observations
+            self._shown = build.env_spec(dataclasses.replace(self.config, frame_stack=1)).observation
         _check_spec(loaded, self.spec)
         agent = build.agent(self.config, self.spec)
         _check_weights(loaded, agent.state_dict(), "agent")
@@ -242,7 +243,8 @@ class Policy:
         agent = self.inference.agent
         if not self._rows:
             self._rows = rows
-            self._stacks = [Stack(self._shown, self.config.frame_stack) for _ in range(rows)]
+            if self.config.frame_stack > 1:
+                self._stacks = [Stack(self._shown, self.config.frame_stack) for _ in range(rows)]
             self._core_state = tree.map(lambda tensor: tensor.numpy(), agent.initial_state(rows))
             self._last_action = tree.map(
                 lambda leaf: np.zeros((rows, *leaf.shape), action_dtype(leaf)), self.spec.action
@@ -250,7 +252,7 @@ class Policy:
         if rows != self._rows:
             raise UserError(f"{rows} observations where there were {self._rows} before; call reset() in between")
         starts = self._per_row("first", first, np.bool_) | self._first
-        if self.config.frame_stack > 1:
+        if self._stacks:
             shown = [
                 stack(tree.map(lambda array, row=row: array[row], batch), bool(starts[row]))
                 for row, stack in enumerate(self._stacks)

@@ -13,7 +13,6 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.acting.actor import Actor
 from pronghorn.acting.inference import Inference
-from pronghorn.acting.remote import Failed
 from pronghorn.acting.server import Client, Desk, DeskFds, InferenceServer, desk_layout
 from pronghorn.algorithms.base import Algorithm
 from pronghorn.algorithms.impala import Impala
@@ -41,7 +40,7 @@ from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.base import WeightsIn
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.types import EnvSpec, Trajectory, UserError, column_slots
-from pronghorn.vec.base import BatchedEnv, Timeouts
+from pronghorn.vec.base import BatchedEnv, Failed, Timeouts
 from pronghorn.vec.engines import make_native, native_spec
 from pronghorn.vec.layout import look_at, make_vec
 from pronghorn.vec.native import unwatched

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,16 +18,7 @@ from pronghorn.acting.actor import Actor
 from pronghorn.processes import launch
 from pronghorn.processes.supervise import Incident
 from pronghorn.transport.shared import SharedWeights
-from pronghorn.types import UserError
-from pronghorn.vec.base import EnvError
-
-
-@dataclass(frozen=True)
-class Failed:
-    """To the learner: the last words of this process. ``mistake``: a UserError."""
-
-    text: str
-    mistake: bool
+from pronghorn.vec.base import Failed, last_words
 
 
 @dataclass(frozen=True)
@@ -70,10 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     except (Closed, EOFError, BrokenPipeError, ConnectionResetError):
         return 0
     except BaseException as error:
-        own = isinstance(error, (UserError, EnvError))
-        text = str(error) if own else "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):
-            control.send(Failed(text, isinstance(error, UserError)))
+            control.send(last_words(error))
         return 1
 
 

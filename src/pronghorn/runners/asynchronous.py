@@ -19,14 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from pronghorn.acting.actor import Actor
-from pronghorn.acting.remote import Failed, Filled, Setup
+from pronghorn.acting.remote import Filled, Setup
 from pronghorn.acting.server import InferenceServer
 from pronghorn.memory.rollout import RolloutMemory
 from pronghorn.processes.launch import Child, launch
 from pronghorn.processes.supervise import Incident, Supervisor
 from pronghorn.transport.shared import SharedWeights
 from pronghorn.types import EnvSpec, Metrics, Trajectory, UserError
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import EnvError, Failed
 from pronghorn.vec.rows import permitted
 
 MODULE = "pronghorn.acting.remote"

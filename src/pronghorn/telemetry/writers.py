@@ -154,12 +154,7 @@ def kind(record: dict[str, Any]) -> Literal["report", "evaluation"]:
 
 def replace_text(path: Path, text: str) -> None:
     """Writes a small file in one go: whoever reads it finds the old text or the new, also after a crash."""
-    fresh = path.with_name(f".{path.name}")
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    _replace(path, text.encode())
 
 
 def truncate_after(path: Path, step: int) -> None:
@@ -172,9 +167,13 @@ def truncate_after(path: Path, step: int) -> None:
         return
     with path.open("rb") as file:
         kept = [line for line in file if _is_upto(line, step)]
+    _replace(path, b"".join(kept))
+
+
+def _replace(path: Path, data: bytes) -> None:
     fresh = path.with_name(f".{path.name}")
     with fresh.open("wb") as file:
-        file.writelines(kept)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pronghorn.config import RunConfig, from_json, to_json
 from pronghorn.processes.launch import Child, available_cores, launch
 from pronghorn.types import UserError
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import EnvError, Failed
 
 MODULE = "pronghorn.tools.parts"
 
@@ -48,14 +48,6 @@ class Order:
     seconds: float
     run: str = ""
     rate: float = 0.0
-
-
-@dataclass(frozen=True)
-class Failed:
-    """From a child: it cannot go on. ``mistake``: a UserError."""
-
-    text: str
-    mistake: bool
 
 
 @dataclass(frozen=True)
@@ -119,16 +111,14 @@ class Costs:
 
     def bound(self, cores: int) -> float:
         """Steps per second that no system doing the same work can exceed, even where everything overlaps."""
-        parts = {"env": self.env, "inference": self.inference, "learn": self.learn}
-        there = sum(cost for name, cost in parts.items() if name in self.on_device)
-        here = sum(cost for name, cost in parts.items() if name not in self.on_device)
-        return 1 / max(here / cores, there)
+        times = self.overlapped(cores)
+        there = sum(times[name] for name in self.on_device)
+        here = sum(time for name, time in times.items() if name not in self.on_device)
+        return 1 / max(here, there)
 
     def lockstep(self, cores: int) -> dict[str, float]:
         """Seconds of one step by part, where acting (on all cores, perfectly shared out) and learning take turns."""
-        acting = {"env": self.env, "inference": self.inference}
-        shared = {name: cost if name in self.on_device else cost / cores for name, cost in acting.items()}
-        return {**shared, "learn": self.learn_fastest}
+        return self.overlapped(cores) | {"learn": self.learn_fastest}
 
     def bound_lockstep(self, cores: int) -> float:
         """Steps per second that a system which acts and learns in turn cannot exceed."""
@@ -138,6 +128,10 @@ class Costs:
         """Seconds of one step by part, where everything overlaps: each part's use of the cores, or of the device."""
         parts = {"env": self.env, "inference": self.inference, "learn": self.learn}
         return {name: cost if name in self.on_device else cost / cores for name, cost in parts.items()}
+
+    def reachable(self, cores: int, overlaps: bool) -> float:
+        """The bound that a runner is held to: whether what it does ``overlaps`` decides."""
+        return self.bound(cores) if overlaps else self.bound_lockstep(cores)
 
 
 @dataclass(frozen=True)
@@ -172,8 +166,7 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> di
         learn.fastest.seconds,
         on_device,
     )
-    overlaps = config.runner == "async"
-    reachable = costs.bound(cores) if overlaps else costs.bound_lockstep(cores)
+    reachable = costs.reachable(cores, config.runner == "async")
     loop, start_up = _loop(config, seconds * LOOP_SHARE, reachable)
     say(f"{'loop':<10} {loop:>10,.0f} steps/s  a training run, {start_up:.0f} s after its start")
     verdict = judge(config, costs, parts, loop, cores)
@@ -223,8 +216,7 @@ def judge(config: RunConfig, costs: Costs, parts: Mapping[str, Part], loop: floa
     """What the time of a step of a run with ``loop`` steps per second is spent on, and what would help."""
     overlaps = config.runner == "async"
     times = costs.overlapped(cores) if overlaps else costs.lockstep(cores)
-    reachable = costs.bound(cores) if overlaps else costs.bound_lockstep(cores)
-    times = {**times, "overhead": 1 / loop - 1 / reachable}
+    times = {**times, "overhead": 1 / loop - 1 / costs.reachable(cores, overlaps)}
     part = max(times, key=lambda name: times[name])
     apart = costs.bound(cores) > WORTHWHILE * costs.bound_lockstep(cores)
     could_overlap = not overlaps and config.loss.episodes_per_update is None and apart

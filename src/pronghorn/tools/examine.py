@@ -23,6 +23,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.envs.base import ContractError, Env, EnvFactory, action_converter, unbatch
 from pronghorn.envs.gymnasium import GymnasiumEnv, make
+from pronghorn.envs.own import line
 from pronghorn.envs.wrappers import conformer, leaf_names, wrong_answer
 from pronghorn.processes import launch
 from pronghorn.processes.shared import ArraySpec, SharedArrays
@@ -178,7 +179,7 @@ class Patient:
         try:
             return call()
         except (Exception, SystemExit) as error:
-            text = f"{name} raises {type(error).__name__}: {_line(error)}"
+            text = f"{name} raises {type(error).__name__}: {line(error)}"
             raise Broken(Finding("calls", "hurts", text, "a run starts it again a few times, then gives up")) from error
         finally:
             self._notes.idle()
@@ -522,7 +523,7 @@ def check_rendering(patient: Patient, order: Order, notes: Notes) -> Finding:
         finally:
             drawing.close()
     except (Exception, SystemExit) as error:
-        return Finding("rendering", "warning", f"{RENDER_MODE} fails: {type(error).__name__}: {_line(error)}", remedy)
+        return Finding("rendering", "warning", f"{RENDER_MODE} fails: {type(error).__name__}: {line(error)}", remedy)
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         text = f"{RENDER_MODE} gives {picture.dtype} {picture.shape}, not uint8 (height, width, 3)"
         return Finding("rendering", "warning", text, remedy)
@@ -625,10 +626,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds * scale:.3g} {unit}"
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
 def main(arguments: Sequence[str]) -> int:
     """The life of the child; the exit code."""
     control = launch.enter(arguments)
@@ -639,9 +636,9 @@ def main(arguments: Sequence[str]) -> int:
         for message in examine(order, notes):
             control.send(message)
     except UserError as error:
-        control.send(Refused(_line(error)))
+        control.send(Refused(line(error)))
     except (Exception, SystemExit) as error:
-        control.send(Refused(f"{order.env} raises {type(error).__name__}: {_line(error)}"))
+        control.send(Refused(f"{order.env} raises {type(error).__name__}: {line(error)}"))
     control.send(None)
     return 0
 

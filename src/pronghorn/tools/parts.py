@@ -9,7 +9,6 @@ import os
 import resource
 import sys
 import time
-import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
@@ -28,9 +27,9 @@ from pronghorn.processes.supervise import Watchdog
 from pronghorn.runners.sync import REPORTS
 from pronghorn.seeding import Domain
 from pronghorn.telemetry.timers import PhaseTimers
-from pronghorn.tools.bench import Decided, Failed, Order, Part, Trial, thread_counts
+from pronghorn.tools.bench import Decided, Order, Part, Trial, thread_counts
 from pronghorn.types import ACTION_MASK, EnvSpec, Trajectory, UserError
-from pronghorn.vec.base import EnvError
+from pronghorn.vec.base import EnvError, Failed, last_words
 from pronghorn.vec.engines import has_native
 from pronghorn.vec.layout import random_actions
 
@@ -278,10 +277,8 @@ def main(arguments: Sequence[str]) -> int:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0
     except BaseException as error:
-        expected = isinstance(error, (UserError, EnvError))
-        text = str(error) if expected else "".join(traceback.format_exception(error))
         with suppress(OSError):
-            control.send(Failed(text, isinstance(error, UserError)))
+            control.send(last_words(error))
         return 1
     return 0
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pronghorn.tree import Tree
-from pronghorn.types import EnvSpec, IntArray, Step
+from pronghorn.types import EnvSpec, IntArray, Step, UserError
 
 FLAGS = ("terminated", "truncated", "over", "first", "valid")
 """The flags of ``Step``, in the order in which layouts keep them."""
@@ -22,6 +23,21 @@ class EnvError(RuntimeError):
     def __init__(self, message: str, env: int = -1, phase: str = "", cause: BaseException | None = None) -> None:
         super().__init__(message)
         self.env, self.phase, self.cause = env, phase, cause
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From a process to its parent: its last words. ``mistake``: a UserError."""
+
+    text: str
+    mistake: bool
+
+
+def last_words(error: BaseException) -> Failed:
+    """What to say of the exception a process ends with: our own speak for themselves, any other has its traceback."""
+    own = isinstance(error, (UserError, EnvError))
+    text = str(error) if own else "".join(traceback.format_exception(error))
+    return Failed(text, isinstance(error, UserError))
 
 
 @dataclass(frozen=True)
