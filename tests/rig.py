@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.types import Leaf
 
 LENGTHS = (3, 5, 1, 7, 4)
+
+
+def children() -> list[int]:
+    """Processes of ours, without those that serve the tests themselves: a server that forks, and its tracker."""
+    servants = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in map(int, found) if pid not in servants]
 
 
 def config(env: str = "CountingEnv", algorithm: Any = "ppo", **options: Any) -> RunConfig:

@@ -33,10 +33,6 @@ class Flaky(FaultyEnv):
 '''
 
 
-def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-
-
 def memory_files() -> list[str]:
     links = []
     for entry in Path("/proc/self/fd").iterdir():
@@ -82,7 +78,7 @@ CELLS = [
 def test_a_run_with_a_fault_reaches_its_target(layout, fault, phase, tmp_path, capsys):
     timeout = {"env_timeout": 2.0} if fault == "hang" else {}
     made = flaky(tmp_path, fault, phase, layout, **timeout)
-    before = children(), memory_files()
+    before = rig.children(), memory_files()
     start = time.monotonic()
     result = api.train(made)
     seconds = time.monotonic() - start
@@ -96,7 +92,7 @@ def test_a_run_with_a_fault_reaches_its_target(layout, fault, phase, tmp_path, c
     assert records[-1]["step"] >= 600 and records[-1]["restarts"] == len(restarts)
     assert "started again: env" in capsys.readouterr().out
     assert seconds < 20
-    assert (children(), memory_files()) == before
+    assert (rig.children(), memory_files()) == before
 
 
 @pytest.mark.parametrize(("layout", "options"), [("serial", {"env_errors": "fail"}), ("pool", {"env_restarts": 0})])
@@ -155,13 +151,12 @@ def test_killed_from_outside_between_and_within_steps(tmp_path):
     def kill() -> None:
         for _ in range(3):
             time.sleep(0.5)
-            pids = [pid for pid in children() if pid not in before]
+            pids = rig.children()
             if pids:
-                os.kill(int(pids[0]), signal.SIGKILL)
+                os.kill(pids[0], signal.SIGKILL)
 
-    before = children()
     thread = threading.Thread(target=kill)
     thread.start()
     assert api.train(made, quiet=True).exit_code == 0
     thread.join()
-    assert children() == before
+    assert not rig.children()

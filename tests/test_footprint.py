@@ -7,7 +7,6 @@ import functools
 import gc
 import json
 import mmap
-import os
 import resource
 import subprocess
 import sys
@@ -52,10 +51,6 @@ def mapped(pid: int | str = "self") -> int:
 
 def resident(pid: int | str = "self") -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-
-def children() -> list[str]:
-    return Path("/proc/self/task").joinpath(str(os.getpid()), "children").read_text().split()
 
 
 ENVS = {
@@ -104,7 +99,7 @@ def test_a_session_takes_what_it_says(env: str, options: dict[str, Any], tmp_pat
         session.runner.start()
         assert mapped() - memory == needs.shared
         assert abs(descriptors() - fds - needs.descriptors) <= 2
-        assert needs.processes == len(children())
+        assert needs.processes == len(rig.children())
         assert needs.workers == options.get("workers", 0)
 
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import rig
-from runners.test_asynchronous import asynchronous, children, memory_files, publish, remote
+from runners.test_asynchronous import asynchronous, memory_files, publish, remote
 
 from pronghorn import api, build, tree
 from pronghorn.acting.actor import Actor
@@ -333,5 +333,5 @@ def test_a_whole_run(core, tmp_path):
     reports = [record for record in records if "time/inference" in record]
     assert reports and 1 <= reports[0]["inference/batch"] <= 4 and 0 < reports[0]["time/inference"] < 1
     assert records[-1]["eval/episodes"] > 0
-    assert not children() and memory_files() == before
+    assert not rig.children() and memory_files() == before
     assert not any(thread.name == "inference" for thread in threading.enumerate())

@@ -49,10 +49,6 @@ def publish(weights, actors, learner, version=None):
     actors.inference.load(learner.weights(), number)
 
 
-def children():
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
 def memory_files():
     return sum("memfd" in str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
 
@@ -149,7 +145,7 @@ def test_a_killed_actor_is_replaced(options, tmp_path):
     def kill() -> None:
         for _ in range(2):
             time.sleep(2.0)
-            for pid in children()[:1]:
+            for pid in rig.children()[:1]:
                 os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
@@ -160,7 +156,7 @@ def test_a_killed_actor_is_replaced(options, tmp_path):
     restarts = [event for event in events if event["event"] == "restart"]
     assert result.exit_code == 0 and events[-1]["event"] == "stop"
     assert restarts and "signal 9" in restarts[0]["cause"] and len(restarts[0]["lost"]) in (2, 3)
-    assert not children() and memory_files() == before
+    assert not rig.children() and memory_files() == before
 
 
 def weights_of(run: Path):
@@ -213,4 +209,4 @@ def test_an_env_that_fails_in_an_actor_is_named_and_mended(fault, words, tmp_pat
     restarts = [event for event in events if event["event"] == "restart"]
     assert result.exit_code == 0 and (tmp_path / "once").exists()
     assert restarts and words in restarts[0]["cause"] and restarts[0]["lost"]
-    assert not children()
+    assert not rig.children()

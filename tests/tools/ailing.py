@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from typing import Any
@@ -203,7 +204,9 @@ class Leaks(Sound):
     kept: Any = []  # noqa: RUF012 (that is the fault)
 
     def step(self, action: Any) -> Any:
-        self.kept.append(np.ones(10_000))
+        # Memory of its own: what numpy allocates may lie where something else was before, and nothing grows.
+        self.kept.append(mmap.mmap(-1, 80_000))
+        self.kept[-1].write(bytes([1]) * 80_000)
         return super().step(action)
 
 

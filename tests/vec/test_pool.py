@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rig
 from vec.vec_contract import FIRST_INDEX, LENGTHS, RUN_SEED, Oracle, as_rows, check_contract, counting, seed_of
 
 from pronghorn.envs.base import Env
@@ -28,19 +29,15 @@ def make(factories, workers=2, **options):
     return PoolVec(factories, RUN_SEED, Domain.TRAINING_ENV, first_index=FIRST_INDEX, workers=workers, **options)
 
 
-def children():
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-
-
 def open_fds():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    before = open_fds(), children()
+    before = open_fds(), rig.children()
     yield
-    assert (open_fds(), children()) == before
+    assert (open_fds(), rig.children()) == before
 
 
 def drive(vec, steps=10):
