@@ -32,7 +32,7 @@ from pronghorn.telemetry.callbacks import Callback, Listeners, make_callback
 from pronghorn.telemetry.events import EventLog
 from pronghorn.telemetry.panel import Panel
 from pronghorn.telemetry.timers import PhaseTimers
-from pronghorn.telemetry.writers import JsonLines, MetricsWriter, finite, kind, replace_text, truncate_after
+from pronghorn.telemetry.writers import LineFile, MetricsWriter, finite, kind, replace_text, truncate_after
 from pronghorn.transport.local import LocalWeights
 from pronghorn.transport.shared import SharedWeights, weights_layout
 from pronghorn.types import EnvSpec, Metrics, UserError
@@ -172,7 +172,7 @@ class Session:
             self._listeners.writers.append(opening.enter_context(closing(made)))
         if at is not None:
             truncate_after(self.run / "metrics.jsonl", at)
-        lines = opening.enter_context(closing(JsonLines(self.run / "metrics.jsonl")))
+        lines = opening.enter_context(closing(LineFile(self.run / "metrics.jsonl")))
         self._listeners.writers.insert(0, lines)
         self._events = opening.enter_context(closing(EventLog(self.run / "events.jsonl", self._seconds)))
 
