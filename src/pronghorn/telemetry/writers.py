@@ -32,7 +32,7 @@ class MetricsWriter(Protocol):
 class LineFile:
     """A ``MetricsWriter`` that appends JSON objects to a file, one a line.
 
-    Each has left the process before ``write`` returns. A last line cut short by a crash is removed when the file is opened.
+    Each has left the process before ``write`` returns. One cut short by a crash is removed when the file is opened.
     """
 
     def __init__(self, path: Path) -> None:
