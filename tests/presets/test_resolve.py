@@ -39,6 +39,8 @@ from pronghorn.types import UserError
         ("dm_control/cartpole-swingup", "impala", "impala-dm-control"),
         ("VizdoomBasic-v1", "ppo", "ppo-vizdoombasic"),
         ("VizdoomDefendCenter-v1", "ppo", "ppo-vizdoom"),
+        ("VizdoomBasic-v1", "impala", "impala-vizdoombasic"),
+        ("VizdoomTakeCover-v1", "impala", "impala-vizdoom"),
         ("VizdoomDeathmatch-MultiBinary-v1", "batchppo", "batchppo-generic"),
         ("envpool/CartPole-v1", "ppo", "ppo-cartpole"),
         ("envpool/HalfCheetah-v5", "batchppo", "batchppo-halfcheetah"),

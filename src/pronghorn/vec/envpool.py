@@ -163,7 +163,9 @@ def _library(env: str, task: str) -> Any:
 def _prepare_procgen(env: str, env_args: dict[str, Any]) -> None:
     """Where the system has no Qt 5, loads that of the wheel, which then is found in this process by its name."""
     if "max_episode_steps" in env_args:
-        raise UserError(f"{env} takes no --env-arg max_episode_steps: EnvPool would cut nothing, the game has its clock")
+        raise UserError(
+            f"{env} takes no --env-arg max_episode_steps: EnvPool would cut nothing, the game has its clock"
+        )
     procgen = importlib.import_module("envpool.procgen")
     if "ProcgenEnvSpec" in vars(procgen):
         return
