@@ -57,7 +57,6 @@ NAMES: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
 )
 """How names are read, and shown: with commas in between."""
 
-
 TRUTH = ("true", "false")
 """How an option that is one of both is written; alone it is true, with ``no-`` before its name false."""
 
