@@ -6,6 +6,7 @@ It has no reward normalisation but that of returns, which takes its place.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import tempfile
@@ -43,6 +44,8 @@ def settings(asked: work.Work, folder: str) -> list[str]:
     """Arguments of Sample Factory's own command line."""
     workers = max(count for count in range(1, (os.cpu_count() or 1) + 1) if asked.num_envs % count == 0)
     each = asked.num_envs // workers
+    # Its minibatches are whole rollouts: shorter ones, where ours are parts of an unroll.
+    rollout = math.gcd(asked.unroll_length, asked.minibatch)
     sizes = [str(size) for size in asked.layers]
     if asked.images:
         encoder = ["--encoder_conv_architecture=convnet_atari", "--encoder_conv_mlp_layers", "512", "--obs_scale=255"]
@@ -51,7 +54,7 @@ def settings(asked: work.Work, folder: str) -> list[str]:
         encoder = ["--encoder_mlp_layers", *sizes, "--actor_critic_share_weights=False"]
     return [
         *("--env=asked", "--experiment=run", f"--train_dir={folder}", "--device=cpu", f"--seed={asked.seed}"),
-        *("--async_rl=True", f"--rollout={asked.unroll_length}", "--use_rnn=False", "--recurrence=1"),
+        *("--async_rl=True", f"--rollout={rollout}", "--use_rnn=False", "--recurrence=1"),
         *(f"--batch_size={asked.minibatch}", f"--num_batches_per_epoch={asked.minibatches}"),
         *(f"--num_epochs={asked.epochs}", f"--num_workers={workers}", f"--num_envs_per_worker={each}"),
         f"--worker_num_splits={2 if each % 2 == 0 else 1}",
@@ -62,12 +65,15 @@ def settings(asked: work.Work, folder: str) -> list[str]:
         *(f"--value_loss_coeff={asked.value_cost}", f"--exploration_loss_coeff={asked.entropy_cost}"),
         *(f"--learning_rate={asked.learning_rate}", f"--adam_eps={asked.epsilon}"),
         f"--max_grad_norm={asked.max_gradient_norm or 0.0}",
+        # Counted in gradient steps, of which a batch has many: rows that are too old would be thrown away, then all.
+        "--max_policy_lag=1000000",
         *("--save_every_sec=100000", f"--train_for_env_steps={work.FOREVER}", "--env_frameskip=1"),
     ]
 
 
 def main() -> None:
     asked = work.read()
+    asked.make_env().close()  # it hangs where only its processes find that there is no such env
     register_env("asked", functools.partial(make_env, asked))
     clock = work.Clock(asked.seconds)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
