@@ -20,8 +20,8 @@ help: ## list the targets
 train: $(VENV)/.installed ## train on ENV for STEPS steps; ARGS holds further options
 	$(BIN)/pronghorn train $(ENV) $(if $(findstring --steps,$(ARGS)),,--steps $(STEPS)) $(ARGS)
 
-bench: $(VENV)/.installed ## time the reference work against peers; ARGS="--peers-python PATH"
-	$(BIN)/python benchmarks/cheetah_ppo.py $(ARGS)
+bench: $(VENV)/.installed ## time PPO on ENV against other libraries; ARGS holds interpreters that have them
+	$(BIN)/pronghorn bench $(ENV) --peers $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the quick tests; ARGS goes to pytest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not learning" $(ARGS)

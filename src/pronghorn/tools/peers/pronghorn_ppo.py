@@ -25,10 +25,12 @@ def main() -> None:
         return None
 
     with tempfile.TemporaryDirectory() as folder:
+        config = from_json(RunConfig, asked.config)
         config = override(
-            from_json(RunConfig, asked.config),
+            config,
             run=str(Path(folder) / "run"),
             steps=steps,
+            threads=config.threads or 1,  # as many as the others have
             # The peers compute advantages once a batch; ours, by default, before each pass.
             recompute_advantages=False,
             evaluate_every=2 * steps,
