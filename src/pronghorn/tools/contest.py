@@ -86,7 +86,8 @@ class Contestant:
                 finally:
                     with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, as it should be
                         os.killpg(process.pid, signal.SIGKILL)
-                    process.wait(10)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(10)
                     if process.stdin is not None:
                         process.stdin.close()
             return _rate(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
