@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -61,7 +62,8 @@ class StopRequest:
 
     @contextmanager
     def immediately(self) -> Iterator[None]:
-        """Here a signal raises ``Interrupted`` at once: for long work that leaves nothing to save."""
+        """Here a signal raises ``Interrupted`` at once: for long work that leaves nothing to save. Programs that
+        libraries run for it (a compiler) get the signal too."""
         if self():
             raise Interrupted
         self._immediately = True
@@ -80,8 +82,23 @@ class StopRequest:
             os._exit(128 + number)
         self.requested = number
         if self._immediately:
+            _pass_on(number)
             raise Interrupted
         _say(self._notice)
+
+
+def _pass_on(number: int) -> None:
+    """To the processes below this one that are in its group: they have had what a terminal sends, but not what is sent
+    to this one alone, and nobody else would end them. Children of our own have groups of their own."""
+    below = [os.getpid()]
+    for parent in below:
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or there is no /proc
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                below += map(int, (task / "children").read_text().split())
+    for pid in reversed(below[1:]):
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == os.getpgrp():
+                os.kill(pid, number)
 
 
 def _say(text: str) -> None:
