@@ -30,7 +30,7 @@ from pronghorn.presets import resolve
 from pronghorn.types import UserError
 
 if TYPE_CHECKING:
-    from pronghorn.api import Result
+    from pronghorn.session import Result
 
 Options = TypeVar("Options")
 TrainKind = TypeVar("TrainKind", bound="TrainOptions")

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -75,6 +75,14 @@ class _Remote:
         self.child.send(Setup(self.plan.make, self.life, lock_step, observe))
 
 
+class _Unroll(NamedTuple):
+    """A finished one of an actor, ``age`` versions old now that a batch begins."""
+
+    remote: _Remote
+    column: int
+    age: int
+
+
 class RemoteActors:
     """A collector over actor processes.
 
@@ -128,19 +136,32 @@ class RemoteActors:
         """
         heard = time.monotonic()
         while True:
-            chosen = self._choose()
-            if chosen is not None:
-                for remote, column in chosen:
-                    remote.ages.append(self._age(column))
-                batch = self._memory.gather([column for _, column in chosen])
-                self._give_back(chosen)
+            batch = self._batch()
+            if batch is not None or stop():
                 return batch
-            if stop():
-                return None
-            if self._listen():
+            if self._listen(1.0):
                 heard = time.monotonic()
             elif time.monotonic() - heard > WAIT_SECONDS:
                 raise EnvError(f"no actor has finished an unroll in {WAIT_SECONDS:g} s")
+
+    def ahead(self) -> Trajectory | None:
+        """The batch after the one that is learnt from next, where it is there already; never in lock-step."""
+        if not self._most_lag:
+            return None
+        while self._listen(0.0):
+            pass
+        return self._batch(ahead=1)
+
+    def _batch(self, ahead: int = 0) -> Trajectory | None:
+        """A batch if there is one, not too late to be learnt from ``ahead`` versions from now."""
+        chosen = self._choose(ahead)
+        if chosen is None:
+            return None
+        for unroll in chosen:
+            unroll.remote.ages.append(unroll.age)
+        batch = self._memory.gather([unroll.column for unroll in chosen])
+        self._give_back(chosen)
+        return batch
 
     def metrics(self) -> Metrics:
         """Steps lost, unrolls that came too late, those that wait to be learnt from, actors whose unrolls come too late
@@ -210,25 +231,29 @@ class RemoteActors:
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
 
-    def _choose(self) -> list[tuple[_Remote, int]] | None:
-        """The columns of the next batch, in env order where a batch has one of each."""
+    def _choose(self, ahead: int) -> list[_Unroll] | None:
+        """Those of the next batch, in env order where a batch has one of each env."""
         if self._most_lag == 0:
             if not all(remote.unread for remote in self._remotes):
                 return None
-            return [(remote, column) for remote in self._remotes for column in remote.unread.popleft()]
+            return [self._unroll(remote, column) for remote in self._remotes for column in remote.unread.popleft()]
         for remote in self._remotes:
             while remote.unread:
                 self._ready.extend((remote, column) for column in remote.unread.popleft())
         while len(self._ready) >= self._batch_size:
-            chosen = [self._ready.popleft() for _ in range(self._batch_size)]
-            fresh = [item for item in chosen if not self._too_late(*item)]
+            chosen = [self._unroll(*self._ready.popleft(), ahead) for _ in range(self._batch_size)]
+            fresh = [unroll for unroll in chosen if not self._too_late(unroll)]
             if len(fresh) == self._batch_size:
                 return fresh
-            self._ready.extendleft(reversed(fresh))
+            self._ready.extendleft((unroll.remote, unroll.column) for unroll in reversed(fresh))
         return None
 
-    def _too_late(self, remote: _Remote, column: int) -> bool:
-        if self._age(column) <= self._most_lag:
+    def _unroll(self, remote: _Remote, column: int, ahead: int = 0) -> _Unroll:
+        return _Unroll(remote, column, self._age(column) + ahead)
+
+    def _too_late(self, unroll: _Unroll) -> bool:
+        remote = unroll.remote
+        if unroll.age <= self._most_lag:
             remote.stale = 0
             return False
         remote.stale += 1
@@ -239,7 +264,7 @@ class RemoteActors:
                 f"the actor of envs {first} to {last} is too slow: its unrolls are more than {self._most_lag} updates "
                 "old; give it fewer envs, --unroll-length fewer rows, or --max-policy-lag a larger number"
             )
-        self._give_back([(remote, column)])
+        self._give_back([unroll])
         return True
 
     def _age(self, column: int) -> int:
@@ -251,20 +276,20 @@ class RemoteActors:
         oldest = int(versions[valid].min()) if valid.any() else self.inference.version
         return 0 if self.inference.mode == "random" else self.inference.version - oldest
 
-    def _give_back(self, read: list[tuple[_Remote, int]]) -> None:
+    def _give_back(self, read: list[_Unroll]) -> None:
         for remote in self._remotes:
-            columns = [column for owner, column in read if owner is remote]
+            columns = [unroll.column for unroll in read if unroll.remote is remote]
             if columns:
                 with contextlib.suppress(OSError):  # it has died, and whoever listens to it will see
                     remote.child.send(columns)
 
-    def _listen(self) -> bool:
-        """Whether an actor has finished something, within a second."""
+    def _listen(self, seconds: float) -> bool:
+        """Whether an actor has finished something within so long."""
         if self._server is not None:
             self._server.check()
         heard = False
         by_control = {remote.child.control: remote for remote in self._remotes}
-        for control in connection.wait(list(by_control), 1.0):
+        for control in connection.wait(list(by_control), seconds):
             remote = by_control[control]  # type: ignore[index]
             try:
                 message = remote.child.control.recv()
