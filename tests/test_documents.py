@@ -235,12 +235,10 @@ def test_the_options_and_extras_that_are_named_exist():
     scripts = "".join(path.read_text() for part in ("benchmarks", "examples") for path in (ROOT / part).rglob("*.py"))
     kinds = [cli.TrainOptions, cli.BenchOptions, *OPTIONS.values(), *config.LOSSES.values()]
     fields = {name for kind in kinds for name in kind.__dataclass_fields__}
-    fields |= set(config.option_names(config.RunConfig(env="A"))) | {
-        "import",
-        "help",
-        "regret",
-    }  # the last of own_parts
-    known = {f"--{name.replace('_', '-')}" for name in fields} | set(re.findall(r'"(--[\w-]+)"', scripts))
+    fields |= set(config.option_names(config.RunConfig(env="A")))
+    fields |= {"import", "help", "regret", "name", "x"}  # an own algorithm's, and two that stand for any
+    known = {f"--{no}{name.replace('_', '-')}" for name in fields for no in ("", "no-")}
+    known |= set(re.findall(r'"(--[\w-]+)"', scripts))
     extras = set(re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
     commands = set(re.findall(r"^  (\w+)", HELP, re.M))
     for page in PAGES:
