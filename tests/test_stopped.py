@@ -173,7 +173,7 @@ def test_a_signal_within_an_evaluation(tmp_path):
 @pytest.mark.parametrize(
     ("runner", "number", "alone"), [("serial", signal.SIGTERM, True), ("async", signal.SIGINT, False)]
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_signal_while_the_update_is_compiled(runner, number, alone, tmp_path):
     """In the middle of a compiler's work, which nobody but us would end where the signal is sent to us alone."""
     run, work = tmp_path / "run", tmp_path / "work"
@@ -181,7 +181,7 @@ def test_a_signal_while_the_update_is_compiled(runner, number, alone, tmp_path):
     options = [*RUNNERS[runner], *TINY, *flags(compile="true", epochs=1, minibatches=1, run=run)]
     places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(work)}
     command = Command(["train", *options], tmp_path / "said.txt", environment=places)
-    wait_for(lambda: "cc1plus" in map(name_of, command.descendants()))
+    wait_for(lambda: "cc1plus" in map(name_of, command.descendants()), 250)
     stop(command, number, within=20, alone=alone)
     assert "Traceback" not in command.said()
     assert command.said().splitlines()[-1] == f"stopped before training went on; continue with `pronghorn resume {run}`"
