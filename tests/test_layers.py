@@ -81,6 +81,7 @@ BELOW_THE_LINE = {
     "memory.replay": 2,
     "learning.optimisers": 2,
     "learning.schedules": 2,
+    "learning.staging": 2,
     "learning.compiler": 2,
     "networks.agent": 3,
     "transport.shared": 3,

@@ -104,6 +104,34 @@ def test_no_row_is_lost_or_told_twice_and_the_lag_of_every_actor_is_told_once(ba
         assert metrics[f"actor/{number}/lag/p95"] == pytest.approx(np.percentile(found, 95))
 
 
+def test_a_batch_taken_ahead_is_as_old_as_it_will_be_when_it_is_learnt_from():
+    made = asynchronous(max_policy_lag=2)
+    rows = [Rows() for _ in range(5)]
+    taken = 0
+    with remote(made) as (actors, learner, weights):
+        for version in range(40):
+            batches = [actors.collect(), actors.ahead()]
+            for until, batch in enumerate(batches):
+                if batch is None:
+                    continue
+                assert (version + until - batch.policy_version[batch.valid] <= 2).all()
+                taken += until
+                for column, env in enumerate(batch.env.tolist()):
+                    if not actors.metrics()["lag/dropped"]:  # until something was left out, nothing is missing
+                        rows[env].add(batch, column, 7)
+            time.sleep(0.02)
+            version += 1
+            publish(weights, actors, learner, version)
+    assert taken > 5 and sum(row.ends for row in rows) > 5
+
+
+def test_in_lock_step_nothing_is_taken_ahead():
+    with remote(asynchronous(max_policy_lag=0)) as (actors, _learner, _weights):
+        actors.collect()
+        time.sleep(0.5)
+        assert actors.ahead() is None
+
+
 def test_what_is_too_old_is_not_learnt_from_and_alarms():
     warnings = []
     made = asynchronous(max_policy_lag=2)

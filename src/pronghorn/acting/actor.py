@@ -112,6 +112,10 @@ class Actor:
         """Acts until a batch is finished, then takes it; None if ``stop`` came true first. See ``fill``."""
         return self.memory.take() if self.fill(stop) else None
 
+    def ahead(self) -> Trajectory | None:
+        """None: it acts only when it is asked for a batch."""
+        return None
+
     def fill(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Acts until a batch is finished. Nothing is in flight afterwards, if the envs can pause.
 

@@ -21,6 +21,7 @@ from pronghorn.config import OptimiserConfig
 from pronghorn.learning import compiler
 from pronghorn.learning.optimisers import OPTIMISERS, clip_by_global_norm
 from pronghorn.learning.schedules import SCHEDULES
+from pronghorn.learning.staging import Staged, Staging
 from pronghorn.networks.agent import Agent, AgentOutput
 from pronghorn.ops.losses import explained_variance, weighted_mean
 from pronghorn.ops.running import batch_moments
@@ -77,6 +78,7 @@ class Learner:
         self.version = 0
         self.algorithm_state = algorithm.initial_state()
         self._device = torch.device(device)
+        self.staging = Staging(self._device)
         self._half = half
         self._optimiser = optimiser
         self._run_seed = run_seed
@@ -114,8 +116,8 @@ class Learner:
 
         self._update_statistics(batch, self.algorithm.targets(nothing_expected, batch, one), one)
 
-    def update(self, batch: Trajectory, fraction_done: float, diagnose: bool = True) -> Metrics:
-        """Learns from a batch and raises the version by one.
+    def update(self, batch: Trajectory | Staged, fraction_done: float, diagnose: bool = True) -> Metrics:
+        """Learns from a batch, of arrays or from ``staging``, and raises the version by one.
 
         ``fraction_done`` of the run, in [0, 1], sets the rate. What takes a pass of its own to know, how far the update
         moved the policy, is left out without ``diagnose``, unless the algorithm adapts to it.
@@ -353,8 +355,8 @@ class Learner:
         if numbers is not None:
             self.agent.reward_scale.update(batch_moments(numbers, batch.fresh))
 
-    def _on_device(self, batch: Trajectory) -> Trajectory:
-        return batch.map(lambda array: torch.as_tensor(array, device=self._device))
+    def _on_device(self, batch: Trajectory | Staged) -> Trajectory:
+        return self.staging.finish(batch if isinstance(batch, Staged) else self.staging.begin(batch))
 
     def _tensors(self, numbers: dict[str, float]) -> Hyperparameters:
         return {name: torch.tensor(value, dtype=torch.float32, device=self._device) for name, value in numbers.items()}

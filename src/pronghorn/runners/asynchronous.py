@@ -128,19 +128,32 @@ class RemoteActors:
         """
         heard = time.monotonic()
         while True:
-            chosen = self._choose()
-            if chosen is not None:
-                for remote, column in chosen:
-                    remote.ages.append(self._age(column))
-                batch = self._memory.gather([column for _, column in chosen])
-                self._give_back(chosen)
+            batch = self._batch()
+            if batch is not None or stop():
                 return batch
-            if stop():
-                return None
-            if self._listen():
+            if self._listen(1.0):
                 heard = time.monotonic()
             elif time.monotonic() - heard > WAIT_SECONDS:
                 raise EnvError(f"no actor has finished an unroll in {WAIT_SECONDS:g} s")
+
+    def ahead(self) -> Trajectory | None:
+        """The batch after the one that is learnt from next, where it is there already; never in lock-step."""
+        if not self._most_lag:
+            return None
+        while self._listen(0.0):
+            pass
+        return self._batch(ahead=1)
+
+    def _batch(self, ahead: int = 0) -> Trajectory | None:
+        """A batch if there is one, not too late to be learnt from ``ahead`` versions from now."""
+        chosen = self._choose(ahead)
+        if chosen is None:
+            return None
+        for remote, column in chosen:
+            remote.ages.append(self._age(column) + ahead)
+        batch = self._memory.gather([column for _, column in chosen])
+        self._give_back(chosen)
+        return batch
 
     def metrics(self) -> Metrics:
         """Steps lost, unrolls that came too late, those that wait to be learnt from, actors whose unrolls come too late
@@ -210,7 +223,7 @@ class RemoteActors:
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
 
-    def _choose(self) -> list[tuple[_Remote, int]] | None:
+    def _choose(self, ahead: int) -> list[tuple[_Remote, int]] | None:
         """The columns of the next batch, in env order where a batch has one of each."""
         if self._most_lag == 0:
             if not all(remote.unread for remote in self._remotes):
@@ -221,14 +234,14 @@ class RemoteActors:
                 self._ready.extend((remote, column) for column in remote.unread.popleft())
         while len(self._ready) >= self._batch_size:
             chosen = [self._ready.popleft() for _ in range(self._batch_size)]
-            fresh = [item for item in chosen if not self._too_late(*item)]
+            fresh = [item for item in chosen if not self._too_late(*item, ahead)]
             if len(fresh) == self._batch_size:
                 return fresh
             self._ready.extendleft(reversed(fresh))
         return None
 
-    def _too_late(self, remote: _Remote, column: int) -> bool:
-        if self._age(column) <= self._most_lag:
+    def _too_late(self, remote: _Remote, column: int, ahead: int) -> bool:
+        if self._age(column) + ahead <= self._most_lag:
             remote.stale = 0
             return False
         remote.stale += 1
@@ -258,13 +271,13 @@ class RemoteActors:
                 with contextlib.suppress(OSError):  # it has died, and whoever listens to it will see
                     remote.child.send(columns)
 
-    def _listen(self) -> bool:
-        """Whether an actor has finished something, within a second."""
+    def _listen(self, seconds: float) -> bool:
+        """Whether an actor has finished something within so long."""
         if self._server is not None:
             self._server.check()
         heard = False
         by_control = {remote.child.control: remote for remote in self._remotes}
-        for control in connection.wait(list(by_control), 1.0):
+        for control in connection.wait(list(by_control), seconds):
             remote = by_control[control]  # type: ignore[index]
             try:
                 message = remote.child.control.recv()

@@ -40,7 +40,13 @@ class ReplayingCollector:
 
     def collect(self, stop: Callable[[], bool]) -> Trajectory | None:
         """The next batch; None if ``stop`` came true first. Fresh columns are kept for later batches."""
-        fresh = self._collector.collect(stop)
+        return self._joined(self._collector.collect(stop))
+
+    def ahead(self) -> Trajectory | None:
+        """The same of a batch that is there already."""
+        return self._joined(self._collector.ahead())
+
+    def _joined(self, fresh: Trajectory | None) -> Trajectory | None:
         if fresh is None or self.inference.mode == "random":
             return fresh
         batch = fresh

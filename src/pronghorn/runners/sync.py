@@ -17,6 +17,7 @@ import numpy as np
 from pronghorn import tree
 from pronghorn.evaluation import Evaluation, Evaluator
 from pronghorn.learning.learner import Learner
+from pronghorn.learning.staging import Staged
 from pronghorn.processes.signals import StopRequest
 from pronghorn.telemetry.episodes import EpisodeStatistics
 from pronghorn.telemetry.timers import PhaseTimers
@@ -92,6 +93,9 @@ class Collector(Protocol):
     def collect(self, stop: Callable[[], bool]) -> Trajectory | None:
         """The next batch; None if ``stop`` came true first."""
 
+    def ahead(self) -> Trajectory | None:
+        """The batch after the one that is learnt from next, where it is there already."""
+
     def metrics(self) -> Metrics:
         """What a report says of acting."""
 
@@ -140,6 +144,7 @@ class SyncRunner:
         self._steps, self._evaluate_every, self._checkpoint_every = steps, evaluate_every, checkpoint_every
         self._frames_per_step = frames_per_step
         self._recent: deque[tuple[dict[str, Any], int]] = deque(maxlen=1 + force_lag)
+        self._ahead: tuple[Trajectory, Staged] | None = None
         self._clock = time.perf_counter()
         self._mark = 0, 0.0
         self._saved_at = self._clock
@@ -163,14 +168,15 @@ class SyncRunner:
             # After the evaluation, so that a checkpoint never lies between an update and its evaluation.
             if self._checkpoint_due():
                 self.checkpoint()
-            batch = self.actor.collect(stop)
-            if batch is None:
+            taken = self._take(stop)
+            if taken is None:
                 break
+            batch, staged = taken
             done = counters.step / self._steps
             self._count(batch)
             due = counters.step - counters.reported_at >= self._steps / REPORTS or counters.step >= self._steps
             with self._timers("learn"):
-                metrics = self.learner.update(batch, done, diagnose=due)
+                metrics = self.learner.update(staged, done, diagnose=due)
             counters.updates += 1
             with self._timers("publish"):
                 self._publish()
@@ -179,6 +185,18 @@ class SyncRunner:
         if counters.step >= self._steps and not stop() and counters.evaluated_at < counters.step:
             self._evaluate(stop)
         self.checkpoint()
+
+    def _take(self, stop: StopRequest) -> tuple[Trajectory, Staged] | None:
+        """The next batch, here and on the learner's device; one that is ready is copied there while it is learnt from.
+
+        Where nothing has to be copied a batch taken early would only be older.
+        """
+        taken = self._ahead or self._staged(self.actor.collect(stop))
+        self._ahead = self._staged(self.actor.ahead()) if self.learner.staging.copies else None
+        return taken
+
+    def _staged(self, batch: Trajectory | None) -> tuple[Trajectory, Staged] | None:
+        return None if batch is None else (batch, self.learner.staging.begin(batch))
 
     def _checkpoint_due(self) -> bool:
         every, counters = self._checkpoint_every, self.counters
