@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -13,10 +12,8 @@ import rig
 import torch
 
 import pronghorn
-from pronghorn import api, build, checkpoint
+from pronghorn import api, build, checkpoint, decisions, session
 from pronghorn.config import override
-from pronghorn.envs.text import word_numbers
-from pronghorn.networks.encoders import Inputs
 from pronghorn.types import UserError
 from pronghorn.vec.base import Timeouts
 
@@ -71,7 +68,7 @@ def test_interrupted_by_a_signal_and_resumed(tmp_path, options, capfd):
 
 @pytest.mark.parametrize("env", ["rig:UnseedableEnv", "rig:ForgetfulEnv"])
 def test_envs_that_cannot_be_brought_back_are_told_of(tmp_path, monkeypatch, env):
-    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(30))
+    monkeypatch.setattr(session, "StopRequest", lambda: rig.StopAfter(30))
     api.train(config(tmp_path / "run", env), quiet=True)
     monkeypatch.undo()
     api.resume(tmp_path / "run", quiet=True)
@@ -82,11 +79,11 @@ def test_envs_that_cannot_be_brought_back_are_told_of(tmp_path, monkeypatch, env
 @pytest.mark.parametrize("calls", [1, -3])
 def test_a_stop_at_either_end_of_the_run(tmp_path, monkeypatch, calls):
     asked = rig.StopAfter(10**6)
-    monkeypatch.setattr(api, "StopRequest", lambda: asked)
+    monkeypatch.setattr(session, "StopRequest", lambda: asked)
     api.train(config(tmp_path / "straight"), quiet=True)
     if calls < 0:  # from the end
         calls += 10**6 - asked.calls
-    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(calls))
+    monkeypatch.setattr(session, "StopRequest", lambda: rig.StopAfter(calls))
     assert api.train(config(tmp_path / "run"), quiet=True).exit_code == 130
     monkeypatch.undo()
     step = checkpoint.load_latest(tmp_path / "run").step
@@ -118,8 +115,8 @@ def test_a_finished_run_may_be_extended(tmp_path):
 
 
 def test_images_are_learnt_on_all_cores_and_never_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "available_cores", lambda: {0, 1})
-    monkeypatch.setattr(api, "COMPILING_PAYS_FROM", 0)
+    monkeypatch.setattr(decisions, "available_cores", lambda: {0, 1})
+    monkeypatch.setattr(decisions, "COMPILING_PAYS_FROM", 0)
     small = {"threads": None, "compile": None, "core": "none", "steps": 100}
     made = config(tmp_path / "run", "ImageBanditEnv", image_encoder="shallow", **small)
     threads = torch.get_num_threads()
@@ -171,12 +168,12 @@ def test_an_env_that_cannot_be_closed_spoils_nothing(tmp_path, monkeypatch):
         hung.append(call)
         (tmp_path / "let-go").touch()
 
-    monkeypatch.setattr(api, "_end_of_hang", end)
-    monkeypatch.setattr(api.build, "timeouts", lambda made: Timeouts(close=0.3))
-    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(30))
+    monkeypatch.setattr(session, "_end_of_hang", end)
+    monkeypatch.setattr(build, "timeouts", lambda made: Timeouts(close=0.3))
+    monkeypatch.setattr(session, "StopRequest", lambda: rig.StopAfter(30))
     monkeypatch.setattr(rig.CountingEnv, "close", lambda env: rig.wait_for(tmp_path / "let-go"))
     (tmp_path / "let-go").touch()
-    monkeypatch.setattr(api.build, "evaluator", wrapped(api.build.evaluator, (tmp_path / "let-go").unlink))
+    monkeypatch.setattr(build, "evaluator", wrapped(build.evaluator, (tmp_path / "let-go").unlink))
     assert api.train(config(tmp_path / "run"), quiet=True).exit_code == 130
     assert hung == [(hung[0][0], "close", 0.3)]
     monkeypatch.undo()
@@ -207,7 +204,7 @@ def test_mistakes(tmp_path):
         api.evaluate(run, 0)
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace("CountingEnv", "TwoLengthEnv"))
-    for attempt in (lambda: api.resume(run, 900, quiet=True), lambda: api.evaluate(run), lambda: api.Policy(run)):
+    for attempt in (lambda: api.resume(run, 900, quiet=True), lambda: api.evaluate(run), lambda: api.load(run)):
         with pytest.raises(UserError, match=r"made for another env: action was discrete .* of \[5\], is .* of \[2\]"):
             attempt()
     (run / "config.json").write_text("{")
@@ -225,112 +222,6 @@ def test_evaluating_a_run(tmp_path):
     assert api.evaluate(run, 5, seed=99) != report
     # Training's own evaluation at the end played the first episode of each of two envs.
     assert api.evaluate(run, 2)["return_mean"] == lines(run)[-1]["eval/return"]
-
-
-@pytest.mark.parametrize("env", ["gymnasium:Pendulum-v1", "MaskedBanditEnv", "CountingEnv"])
-def test_a_loaded_policy_acts_as_the_agent_does(tmp_path, env):
-    run = tmp_path / "run"
-    made = config(run, env, steps=120, evaluate_every=1000)
-    api.train(made, quiet=True)
-    policy, sampling = pronghorn.load(run), pronghorn.load(run, sample=True)
-    envs = build.env_factory(made.env, made.env_args)()
-    agent = build.agent(made, envs.spec)
-    agent.load_state_dict(api._agent_state(checkpoint.load_latest(run)))
-    sampled = []
-    for _ in range(2):
-        policy.reset()
-        observation, _ = envs.reset(seed=4)
-        state, first = agent.initial_state(1), True
-        for count in range(4):
-            batch = api.tree.map(lambda array: torch.as_tensor(np.asarray(array))[None], observation)
-            with torch.no_grad():
-                parameters, state = agent.step(batch, torch.tensor([first]), state)
-            mode = agent.distribution.mode(parameters)[0].numpy()
-            action = policy.act(observation)
-            first = False
-            if env == "gymnasium:Pendulum-v1":  # torques within ±2, the agent's own unit is 1
-                np.testing.assert_allclose(action, 2 * np.clip(mode, -1, 1), rtol=1e-6)
-            else:
-                assert action == mode
-            assert policy._core_state == state == count + 1
-            sampled.append(sampling.act(observation))
-            observation, *_ = envs.step(action)
-    assert len({str(action) for action in sampled}) > 1
-
-
-def test_a_loaded_policy_is_told_its_last_step(tmp_path):
-    made = config(tmp_path / "run", core="gru", core_size=6, last_action_and_reward=True, torso=(5,), steps=60)
-    api.train(made, quiet=True)
-    policy = pronghorn.load(tmp_path / "run")
-    agent = build.agent(made, policy.spec)
-    agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
-    rewards = [0.25, -0.5, 0.75]
-    for _ in range(2):
-        policy.reset()
-        state, action = agent.initial_state(1), 3  # at the start neither counts
-        for count, reward in enumerate(rewards):
-            seen = torch.full((1, 3), float(count))
-            inputs = Inputs(seen, torch.tensor([action]), torch.tensor([reward]))
-            with torch.no_grad():
-                parameters, state = agent.step(inputs, torch.tensor([not count]), state)
-            action = policy.act(seen[0].numpy(), reward)
-            assert action == int(agent.distribution.mode(parameters))
-            np.testing.assert_allclose(policy._core_state[0], state[0], atol=1e-6)
-
-
-def test_an_unrolled_core_is_compiled_only_on_request(tmp_path):
-    made = config(tmp_path / "run", core="lstm", core_size=4, compile=None, steps=10**8)
-    chosen, reasons = api.decide(made)
-    assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
-
-
-def test_what_reads_is_compiled_only_on_request(tmp_path):
-    chosen, reasons = api.decide(config(tmp_path / "run", "InstructionEnv", compile=None, steps=10**8))
-    assert chosen.compile is False and "update not compiled: an LSTM or a GRU takes minutes to compile" in reasons
-
-
-def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
-    made = config(tmp_path / "run", "InstructionEnv", steps=60)
-    api.train(made, quiet=True)
-    policy = pronghorn.load(tmp_path / "run")
-    agent = build.agent(made, policy.spec)
-    agent.load_state_dict(api._agent_state(checkpoint.load_latest(tmp_path / "run")))
-    seen = []
-    policy.inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
-    for text in ("not left", "", "left"):
-        assert policy.act({"instruction": text}) in (0, 1)
-        assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]
-
-
-def test_a_loaded_policy_stacks_what_it_is_shown(tmp_path):
-    api.train(config(tmp_path / "run", frame_stack=3, steps=60), quiet=True)
-    policy = pronghorn.load(tmp_path / "run")
-    seen, step = [], policy.inference.agent.step
-    policy.inference.agent.step = lambda observation, *rest: (
-        seen.append(observation.tolist()) or step(observation, *rest)
-    )
-    for episode in (4, 5):
-        policy.reset()
-        for count in range(4):
-            policy.act([episode, count, 0])
-    assert all(shown[0][::3] == [4 + number // 4] * 3 for number, shown in enumerate(seen))
-    assert [shown[0][1::3] for shown in seen] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]] * 2
-
-
-def test_an_engine_that_is_chosen_by_rule_must_be_able_to_do_what_is_asked(tmp_path):
-    made = dataclasses.replace(config(tmp_path / "run", layout="auto", frame_stack=2), env="ALE/Pong-v5")
-    with pytest.raises(UserError, match="--frame-stack 2 is for envs that are stepped one by one"):
-        api.train(made, quiet=True)
-
-
-def test_training_from_python(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = pronghorn.train("CartPole-v1", steps=400, quiet=True, layout="serial", evaluation_episodes=1)
-    assert result.exit_code == 0 and result.run.as_posix() == "runs/CartPole-v1-ppo-seed0"
-    action = pronghorn.load(result.run).act(np.zeros(4))
-    assert action in (0, 1)
-    with pytest.raises(UserError, match="did you mean num_envs"):
-        pronghorn.train("CartPole-v1", num_env=4)
 
 
 def test_a_run_names_its_bottleneck_at_its_end(tmp_path, capsys):

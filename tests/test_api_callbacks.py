@@ -12,7 +12,7 @@ import pytest
 import rig
 
 import pronghorn
-from pronghorn import api, checkpoint, cli
+from pronghorn import api, checkpoint, cli, session
 from pronghorn.config import RunConfig
 from pronghorn.telemetry import sinks
 from pronghorn.types import UserError
@@ -151,7 +151,7 @@ def test_a_sink_that_raises_ends_the_run_saved(tmp_path):
 def test_a_table_of_a_resumed_run_has_every_record_once(tmp_path, monkeypatch):
     run, straight = tmp_path / "run", tmp_path / "straight"
     api.train(config(straight, sinks=("csv",)), quiet=True)
-    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(30))
+    monkeypatch.setattr(session, "StopRequest", lambda: rig.StopAfter(30))
     api.train(config(run, sinks=("csv",)), quiet=True)
     monkeypatch.undo()
     (run / "metrics.csv").write_text((run / "metrics.csv").read_text() + "999,1\n1000")

@@ -132,6 +132,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("train X --algorithm impala --c-bar 0", "--c-bar must be positive, not 0.0"),
         ("train X --layout pol", "--layout: unknown value 'pol'; did you mean pool?"),
         ("train X --compile maybe", "--compile: unknown value 'maybe'; known: false, true"),
+        (
+            "train X --mix-bootstrap maybe --algorithm impala",
+            "--mix-bootstrap: unknown value 'maybe'; known: false, true",
+        ),
+        ("train X --quiet none", "--quiet: unknown value 'none'; known: false, true"),
+        ("train X --no-quiet true", "unexpected argument 'true'; see 'pronghorn train --help'"),
         ("train X --steps abc", "--steps: 'abc' is not a number"),
         ("train X --steps 2.5", "--steps: '2.5' is not a whole number"),
         ("train X --steps inf", "--steps: 'inf' is not a whole number"),
@@ -289,6 +295,34 @@ def test_steps_may_be_short(text: str, value: int | None, calls: list[Any]) -> N
 def test_compile_is_one_of_three(text: str, value: bool | None, calls: list[Any]) -> None:
     main(["train", "X", "--compile", text])
     assert calls[0][1].compile is value
+
+
+@pytest.mark.parametrize("name", ["mix_bootstrap", "normalise_observations", "compile"])  # by default no, yes, neither
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("--{}", True),
+        ("--no-{}", False),
+        ("--{} true", True),
+        ("--{} False", False),
+        ("--{}=true", True),
+        ("--{}=false", False),
+    ],
+)
+def test_what_is_true_or_false(name: str, words: str, value: bool, calls: list[Any]) -> None:
+    for spelling in (name, name.replace("_", "-")):
+        given = words.format(spelling).split()
+        main(["train", *given, "CartPole-v1", "--algorithm", "impala"])
+        main(["train", "CartPole-v1", "--algorithm", "impala", *given])
+    expected = override(resolve("CartPole-v1", "impala")[1], run="runs/CartPole-v1-impala-seed0", **{name: value})
+    assert [call[1] for call in calls] == [expected] * 4
+
+
+def test_flags_of_a_command_may_have_a_value(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("--json R", "R --json", "R --json true", "--sample false --json R", "R --sample --no-json"):
+        main(["eval", *words.split()])
+    assert [call[3] for call in calls] == [False] * 4 + [True]
+    assert [line.startswith("{") for line in capsys.readouterr().out.splitlines()] == [True] * 4 + [False]
 
 
 def test_threads_of_the_user_stay(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

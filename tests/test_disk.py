@@ -12,7 +12,7 @@ import pytest
 import rig
 from forked import Command, flags, wait_for
 
-from pronghorn import api, checkpoint
+from pronghorn import api, checkpoint, session
 from pronghorn.processes.claim import claimed
 from pronghorn.telemetry.writers import LineFile
 from pronghorn.types import UserError
@@ -120,7 +120,7 @@ def test_a_moved_or_copied_run_goes_on(tmp_path, monkeypatch):
 
 def test_a_run_that_has_taken_more_steps_is_not_cut(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    monkeypatch.setattr(api, "StopRequest", lambda: rig.StopAfter(60))
+    monkeypatch.setattr(session, "StopRequest", lambda: rig.StopAfter(60))
     api.train(config(run, steps=10_000), quiet=True)
     monkeypatch.undo()
     step = checkpoint.load_latest(run).step

@@ -33,16 +33,6 @@ class Flaky(FaultyEnv):
 '''
 
 
-def memory_files() -> list[str]:
-    links = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            links.append(str(entry.readlink()))
-        except FileNotFoundError:
-            continue
-    return [link for link in links if "memfd" in link]
-
-
 def flaky(tmp_path: Path, fault: str, phase: str, layout: str, **options: object):
     source = tmp_path / f"flaky_{fault}_{phase}_{layout}.py"
     source.write_text(FLAKY)
@@ -78,7 +68,7 @@ CELLS = [
 def test_a_run_with_a_fault_reaches_its_target(layout, fault, phase, tmp_path, capsys):
     timeout = {"env_timeout": 2.0} if fault == "hang" else {}
     made = flaky(tmp_path, fault, phase, layout, **timeout)
-    before = rig.children(), memory_files()
+    before = rig.children(), rig.memory_files()
     start = time.monotonic()
     result = api.train(made)
     seconds = time.monotonic() - start
@@ -92,7 +82,7 @@ def test_a_run_with_a_fault_reaches_its_target(layout, fault, phase, tmp_path, c
     assert records[-1]["step"] >= 600 and records[-1]["restarts"] == len(restarts)
     assert "started again: env" in capsys.readouterr().out
     assert seconds < 20
-    assert (rig.children(), memory_files()) == before
+    assert (rig.children(), rig.memory_files()) == before
 
 
 @pytest.mark.parametrize(("layout", "options"), [("serial", {"env_errors": "fail"}), ("pool", {"env_restarts": 0})])

@@ -25,6 +25,7 @@ from pronghorn.envs.probes import CountingEnv, ImageBanditEnv
 from pronghorn.processes import preflight
 from pronghorn.processes.signals import StopRequest
 from pronghorn.seeding import Domain
+from pronghorn.session import Session
 from pronghorn.telemetry.timers import PhaseTimers
 from pronghorn.transport.local import LocalWeights
 from pronghorn.types import UserError
@@ -94,7 +95,7 @@ def test_a_session_takes_what_it_says(env: str, options: dict[str, Any], tmp_pat
     (tmp_path / "run").mkdir()
     gc.collect()
     fds, memory = descriptors(), mapped()
-    with api._Session(tmp_path / "run", made, True, None, StopRequest()) as session:
+    with Session(tmp_path / "run", made, True, None, StopRequest()) as session:
         needs = build.needs(made, session.spec)
         session.runner.start()
         assert mapped() - memory == needs.shared

@@ -102,6 +102,9 @@ BELOW_THE_LINE = {
     "runners.replay": 7,
     "runners.ray": 7,
     "build": 8,
+    "decisions": 8.5,  # what the api is made of
+    "session": 8.5,
+    "policy": 8.5,
     "api": 9,
     "tools.*": 9,
     "cli": 10,

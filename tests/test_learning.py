@@ -165,14 +165,15 @@ def test_neither_image_nor_number_is_enough():
 @pytest.mark.learning
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("env", "package", "steps", "standard"),
+    ("env", "package", "algorithm", "steps", "standard"),
     [
-        ("VizdoomBasic-v1", "vizdoom", 30_000, 70),
-        ("LunarLander-v3", "Box2D", 500_000, 200),
-        ("dm_control/cartpole-swingup", "dm_control", 400_000, 300),
+        ("VizdoomBasic-v1", "vizdoom", "ppo", 30_000, 70),
+        ("VizdoomBasic-v1", "vizdoom", "impala", 60_000, 70),
+        ("LunarLander-v3", "Box2D", "ppo", 500_000, 200),
+        ("dm_control/cartpole-swingup", "dm_control", "ppo", 400_000, 300),
     ],
 )
-def test_presets_of_other_families(env, package, steps, standard, tmp_path, monkeypatch):
+def test_presets_of_other_families(env, package, algorithm, steps, standard, tmp_path, monkeypatch):
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)  # ViZDoom leaves a folder where it is started
-    assert min(returns(env, [0], tmp_path, steps=steps)) >= standard
+    assert min(returns(env, [0], tmp_path, algorithm=algorithm, steps=steps)) >= standard

@@ -132,7 +132,7 @@ def test_a_pickle_is_never_opened(make, signed, name, run, tmp_path):
         (path / name).write_bytes(bomb)
         if signed and name != checkpoint.MANIFEST:
             sign(path, name, bomb)
-    for attempt in (lambda: api.resume(run, 900), lambda: api.evaluate(run), lambda: api.Policy(run)):
+    for attempt in (lambda: api.resume(run, 900), lambda: api.evaluate(run), lambda: api.load(run)):
         with pytest.raises(UserError, match=r"no checkpoint in .* can be used"):
             attempt()
     assert not canary.exists()
@@ -148,7 +148,7 @@ def test_a_pickle_beside_the_files_is_never_opened(run, tmp_path):
         for name in ("__init__.py", "sitecustomize.py", "conftest.py", "torch.py"):
             (directory / name).write_text(f"import os; os.mkdir({str(canary)!r})")
     assert api.resume(run, 300, quiet=True).exit_code == 0
-    assert api.evaluate(run, 1)["episodes"] == 1 and api.Policy(run).act(np.zeros(3)) in range(5)
+    assert api.evaluate(run, 1)["episodes"] == 1 and api.load(run).act(np.zeros(3)) in range(5)
     assert not canary.exists()
 
 
@@ -192,7 +192,7 @@ def test_a_newer_format_says_which_version_reads_it(run):
 )
 def test_another_network_than_the_checkpoint_has_is_named(change, words, run):
     edit_config(run, lambda config: config["network"].update(change))
-    for attempt in (lambda: api.resume(run, 900, quiet=True), lambda: api.evaluate(run), lambda: api.Policy(run)):
+    for attempt in (lambda: api.resume(run, 900, quiet=True), lambda: api.evaluate(run), lambda: api.load(run)):
         with pytest.raises(UserError, match=words) as error:
             attempt()
         assert "\n" not in str(error.value)
@@ -224,7 +224,7 @@ def edit_config(run: Path, change: Callable[[dict], object]) -> None:
 )
 def test_a_config_that_is_none_is_one_line(text, words, run):
     (run / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    for attempt in (lambda: api.resume(run), lambda: api.evaluate(run), lambda: api.Policy(run)):
+    for attempt in (lambda: api.resume(run), lambda: api.evaluate(run), lambda: api.load(run)):
         with pytest.raises(UserError, match=r"config\.json cannot be read: ") as error:
             attempt()
         assert words in str(error.value) and "\n" not in str(error.value)

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     import gymnasium
 
     from pronghorn.algorithms.base import Algorithm
-    from pronghorn.api import Policy, Result
     from pronghorn.config import ImpalaConfig, PPOConfig, RunConfig
     from pronghorn.networks.agent import Agent
     from pronghorn.networks.encoders import OwnNetwork
+    from pronghorn.policy import Policy
+    from pronghorn.session import Result
     from pronghorn.telemetry.callbacks import Callback
     from pronghorn.telemetry.sinks import MakeSink
     from pronghorn.telemetry.writers import MetricsWriter
@@ -96,10 +97,10 @@ def resume(
 
 def load(run: str | Path, sample: bool = False) -> Policy:
     """The policy of a run's newest good checkpoint: ``load(run).act(observation)``, for one env or several at once;
-    see ``api.Policy``."""
+    see ``policy.Policy``."""
     from pronghorn import api
 
-    return api.Policy(Path(run), sample)
+    return api.load(Path(run), sample)
 
 
 def evaluate(run: str | Path, episodes: int = 20, sample: bool = False, seed: int | None = None) -> dict[str, Any]:

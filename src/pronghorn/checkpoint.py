@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from pronghorn.types import UserError
+from pronghorn.types import EnvSpec, UserError
 
 FORMAT = 1
 """Version of the layout of a checkpoint. Every version keeps ``manifest.json`` with ``format``, ``pronghorn`` (the
@@ -50,6 +50,28 @@ class Loaded:
     state: dict[str, Any]
     path: Path
     skipped: list[str] = field(default_factory=list)
+
+    def check_spec(self, spec: EnvSpec) -> None:
+        """Raises UserError where it was made for other spaces than ``spec``, or ``state`` does not say for which."""
+        saved, now = self.state["spec"], spec.describe()
+        for leaf in sorted(saved.keys() | now.keys()):
+            if saved.get(leaf) != now.get(leaf):
+                raise UserError(
+                    f"the checkpoint was made for another env: {leaf} was {saved.get(leaf, 'absent')}, is "
+                    f"{now.get(leaf, 'absent')}"
+                )
+
+    def check_tensors(self, wanted: dict[str, Tensor], below: str = "") -> None:
+        """Raises UserError where it lacks a tensor of those names and shapes, ``below`` a prefix of their names."""
+        for name, tensor in wanted.items():
+            path = f"{below}/{name}" if below else name
+            found = self.tensors.get(path)
+            shapes = "absent" if found is None else list(found.shape), list(tensor.shape)
+            if shapes[0] != shapes[1]:
+                raise UserError(
+                    f"checkpoint {self.path} was made for another network or optimiser than config.json has: {path} is "
+                    f"{shapes[0]}, has to be {shapes[1]}"
+                )
 
 
 class _Damaged(Exception):

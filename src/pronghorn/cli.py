@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, Positional, Suppress, UseAppendAction
+from tyro.conf import Positional, Suppress, UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from pronghorn import config
@@ -30,7 +30,7 @@ from pronghorn.presets import resolve
 from pronghorn.types import UserError
 
 if TYPE_CHECKING:
-    from pronghorn.api import Result
+    from pronghorn.session import Result
 
 Options = TypeVar("Options")
 TrainKind = TypeVar("TrainKind", bound="TrainOptions")
@@ -57,6 +57,9 @@ NAMES: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
 )
 """How names are read, and shown: with commas in between."""
 
+TRUTH = ("true", "false")
+"""How an option that is one of both is written; alone it is true, with ``no-`` before its name false."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(RunConfig):
@@ -73,7 +76,7 @@ class TrainOptions(RunConfig):
     env_args: Suppress[dict[str, Any]] = field(default_factory=dict)
     env_arg: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """keyword argument of the environment, the value in JSON or as it stands"""
-    quiet: FlagCreatePairsOff[bool] = False
+    quiet: bool = False
     """print nothing but warnings and the summary"""
 
 
@@ -84,7 +87,7 @@ class BenchOptions(TrainOptions):
     run: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
     seconds: float = 8.0
     """for which each part is measured; the training run takes three times as long"""
-    json: FlagCreatePairsOff[bool] = False
+    json: bool = False
     """print one JSON object on one line (progress goes to standard error)"""
 
 
@@ -105,7 +108,7 @@ class ResumeOptions:
     """directory of the run"""
     steps: int | None = None
     """train to this number of environment steps (none: as the run was started)"""
-    quiet: FlagCreatePairsOff[bool] = False
+    quiet: bool = False
     """print nothing but warnings and the summary"""
 
 
@@ -117,7 +120,7 @@ class EvalOptions:
     """directory of the run"""
     episodes: int = 20
     """number of episodes"""
-    sample: FlagCreatePairsOff[bool] = False
+    sample: bool = False
     """sample actions as in training instead of taking the most likely"""
     seed: int | None = None
     """chooses other episodes (none: those of the evaluations during training)"""
@@ -125,7 +128,7 @@ class EvalOptions:
     """film episodes, as MP4 and GIF, into DIR (RUN/videos)"""
     video_episodes: int = 1
     """number of episodes that are filmed"""
-    json: FlagCreatePairsOff[bool] = False
+    json: bool = False
     """print one JSON object on one line"""
 
 
@@ -159,7 +162,7 @@ class CompareOptions:
     """the newest value of which is the score, a key of metrics.jsonl"""
     normalise: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """compare over all environments, by scores scaled by the rows NAME,LOW,HIGH of this CSV file"""
-    json: FlagCreatePairsOff[bool] = False
+    json: bool = False
     """print one JSON object on one line"""
 
 
@@ -171,7 +174,7 @@ class ExportOptions:
     """directory of the run"""
     out: Path | None = None
     """file to write, .onnx; a description goes beside it, .json (none: RUN/exports/policy.onnx)"""
-    sample: FlagCreatePairsOff[bool] = False
+    sample: bool = False
     """draw actions by noise that is an input, instead of taking the most likely"""
 
 
@@ -191,7 +194,7 @@ class DoctorOptions:
     """for which it is played"""
     env_timeout: float | None = None
     """seconds it may take in any phase (none: construct and reset 60, step 30)"""
-    json: FlagCreatePairsOff[bool] = False
+    json: bool = False
     """print one JSON object on one line"""
 
 
@@ -385,6 +388,9 @@ def parse(kind: type[Options], command: str, arguments: list[str], default: Opti
     if unknown:
         name, see = unknown[0].partition("=")[0], f"see 'pronghorn {command} --help'"
         if not name.startswith("-"):
+            before = next((word for word, following in itertools.pairwise(arguments) if following == name), "")
+            if _option(before) in _switches(options):
+                raise UserError(f"{before}: unknown value {name!r}; {nearest(name, TRUTH)}")
             raise UserError(f"unexpected argument {name!r}; {see}")
         option = name.removeprefix("--").replace("-", "_")
         owners = [algorithm for algorithm, loss in config.LOSSES.items() if option in config.option_names(loss())]
@@ -441,11 +447,11 @@ def _parse(
             options, unknown = tyro.cli(
                 kind,
                 prog=f"pronghorn {command}",
-                args=arguments,
+                args=_spelt_out(arguments, _switches(kind if default is None else default)),
                 default=tyro.MISSING_NONPROP if default is None else default,
                 return_unknown_args=True,
                 add_help=final,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
                 registry=_registry(),
             )
     except SystemExit as stop:
@@ -453,6 +459,38 @@ def _parse(
             raise
         raise UserError(_first_message(messages.getvalue(), command)) from None
     return options, unknown
+
+
+def _switches(options: Any) -> set[str]:
+    """The names of those that are true or false, nested ones included; of a dataclass, or of an instance of one."""
+    hints = typing.get_type_hints(options if isinstance(options, type) else type(options))
+    names: set[str] = set()
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name, None)
+        if dataclasses.is_dataclass(value):
+            names |= _switches(value)
+        elif bool in config.alternatives(hints[item.name]):
+            names.add(item.name)
+    return names
+
+
+def _spelt_out(arguments: list[str], switches: set[str]) -> list[str]:
+    """``--x`` as ``--x true`` where no value follows, and ``--no-x`` as ``--x false``."""
+    words: list[str] = []
+    for word, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        name = _option(word)
+        if name in switches and following.lower() not in (*TRUTH, "none"):
+            words += [word, "true"]
+        elif name.removeprefix("no_") in switches and name not in switches:
+            words += [f"--{name.removeprefix('no_')}", "false"]
+        else:
+            words.append(word)
+    return words
+
+
+def _option(word: str) -> str:
+    """The name of the field that ``word`` is the option of; empty where it is none."""
+    return word.removeprefix("--").replace("-", "_") if word.startswith("--") else ""
 
 
 def _first_message(text: str, command: str) -> str:
@@ -472,7 +510,7 @@ def _registry() -> ConstructorRegistry:
     def value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         hints = [hint for hint in config.alternatives(info.type) if hint is not type(None)]
         optional = len(hints) < len(config.alternatives(info.type))
-        if len(hints) != 1 or (hints[0] is bool and not optional):
+        if len(hints) != 1:
             return None
         reader = _reader(hints[0])
         if reader is None:
@@ -484,13 +522,22 @@ def _registry() -> ConstructorRegistry:
 
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar=f"{metavar}|none" if optional else metavar,
+            metavar=_metavar(metavar, optional, hints[0] is bool),
             instance_from_str=from_text,
             is_instance=lambda instance: True,
-            str_from_instance=lambda instance: ["none" if instance is None else str(instance)],
+            str_from_instance=lambda instance: [_shown(instance)],
         )
 
     return registry
+
+
+def _metavar(kind: str, optional: bool, may_be_absent: bool) -> str:
+    kinds = f"{kind}|none" if optional else kind
+    return f"[{kinds}]" if may_be_absent else kinds
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _reader(hint: Any) -> tuple[str, Callable[[str], Any]] | None:
@@ -500,7 +547,7 @@ def _reader(hint: Any) -> tuple[str, Callable[[str], Any]] | None:
     if hint is float:
         return "FLOAT", _read_float
     if hint is bool:
-        return "true|false", lambda text: _read_choice(text.lower(), ("true", "false")) == "true"
+        return "|".join(TRUTH), lambda text: _read_choice(text.lower(), TRUTH) == "true"
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         return "|".join(choices), lambda text: _read_choice(text, choices)

@@ -221,7 +221,7 @@ class RunConfig:
     runner: Literal["sync", "async"] = "sync"
     """who waits for whom: sync collects, learns, and repeats; async has actor processes that act meanwhile"""
     actors: int | None = None
-    """actor processes of the async runner (chosen: the cores less one for the learner)"""
+    """actor processes of the async runner (chosen: one per core, as far as there are envs)"""
     batch_size: int | None = None
     """unrolls of an update of the async runner (none: as many as envs)"""
     max_policy_lag: int = 4

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import rig
-from runners.test_asynchronous import asynchronous, memory_files, publish, remote
+from runners.test_asynchronous import asynchronous, publish, remote
 
 from pronghorn import api, build, tree
 from pronghorn.acting.actor import Actor
@@ -324,7 +324,7 @@ def test_an_actor_killed_while_it_waits_leaves_the_others_going():
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_a_whole_run(core, tmp_path):
-    before = memory_files()
+    before = rig.memory_files()
     options = {"core": core, "core_size": 8, "num_envs": 4, "unroll_length": 16, "steps": 1500, "algorithm": "impala"}
     made = asynchronous(inference="learner", run=str(tmp_path / "run"), **options)
     made = dataclasses.replace(made, env="CartPole-v1")
@@ -333,5 +333,5 @@ def test_a_whole_run(core, tmp_path):
     reports = [record for record in records if "time/inference" in record]
     assert reports and 1 <= reports[0]["inference/batch"] <= 4 and 0 < reports[0]["time/inference"] < 1
     assert records[-1]["eval/episodes"] > 0
-    assert not rig.children() and memory_files() == before
+    assert not rig.children() and rig.memory_files() == before
     assert not any(thread.name == "inference" for thread in threading.enumerate())

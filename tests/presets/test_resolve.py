@@ -39,6 +39,8 @@ from pronghorn.types import UserError
         ("dm_control/cartpole-swingup", "impala", "impala-dm-control"),
         ("VizdoomBasic-v1", "ppo", "ppo-vizdoombasic"),
         ("VizdoomDefendCenter-v1", "ppo", "ppo-vizdoom"),
+        ("VizdoomBasic-v1", "impala", "impala-vizdoombasic"),
+        ("VizdoomTakeCover-v1", "impala", "impala-vizdoom"),
         ("VizdoomDeathmatch-MultiBinary-v1", "batchppo", "batchppo-generic"),
         ("envpool/CartPole-v1", "ppo", "ppo-cartpole"),
         ("envpool/HalfCheetah-v5", "batchppo", "batchppo-halfcheetah"),
@@ -49,7 +51,8 @@ from pronghorn.types import UserError
         ("envpool/FishSwim-v1", "ppo", "ppo-dm-control"),
         ("envpool/PendulumSwingup-v1", "ppo", "ppo-dm-control"),
         ("envpool/D1Basic-v1", "ppo", "ppo-vizdoom"),
-        ("envpool/CoinrunEasy-v0", "ppo", "ppo-generic"),
+        ("envpool/CoinrunEasy-v0", "ppo", "ppo-procgen"),
+        ("envpool/BigfishHard-v0", "impala", "impala-procgen"),
         ("Pong-v5", "ppo", "ppo-generic"),
     ],
 )
@@ -101,6 +104,7 @@ def test_families_of_envpool_are_those_of_its_registry() -> None:
         "envpool.box2d": "ppo-box2d",
         "envpool.mujoco.dmc": "ppo-dm-control",
         "envpool.mujoco.gym": "ppo-mujoco",
+        "envpool.procgen": "ppo-procgen",
         "envpool.vizdoom": "ppo-vizdoom",
     }
     wrong = []
@@ -193,6 +197,25 @@ def test_ppo_on_atari() -> None:
     optimiser = config.optimiser
     assert (optimiser.learning_rate, optimiser.schedule, optimiser.epsilon) == (2.5e-4, "linear", 1e-5)
     assert optimiser.max_gradient_norm == 0.5
+
+
+def test_ppo_on_procgen_is_as_published() -> None:
+    config = resolve("envpool/CoinrunEasy-v0", "ppo")[1]
+    assert (config.steps, config.vec.num_envs) == (25_000_000, 64)
+    assert (config.network.layers, config.network.image_encoder) == ((), "deep")
+    assert config.loss == PPOConfig(
+        unroll_length=256,
+        epochs=3,
+        minibatches=8,
+        discount=0.999,
+        gae_lambda=0.95,
+        recompute_advantages=False,
+        clip_ratio=0.2,
+        value_cost=0.5,
+        entropy_cost=0.01,
+        reward_scaling="returns",
+    )
+    assert config.optimiser == OptimiserConfig(learning_rate=5e-4, schedule="constant", max_gradient_norm=0.5)
 
 
 def test_impala_on_atari_is_the_table_of_the_paper() -> None:

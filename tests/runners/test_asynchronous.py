@@ -49,10 +49,6 @@ def publish(weights, actors, learner, version=None):
     actors.inference.load(learner.weights(), number)
 
 
-def memory_files():
-    return sum("memfd" in str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
-
-
 def equal(one: Trajectory, other: Trajectory) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
 
@@ -156,7 +152,7 @@ def test_what_is_too_old_is_not_learnt_from_and_alarms():
 
 @pytest.mark.parametrize("options", [{"max_policy_lag": 0}, {"max_policy_lag": 3}])
 def test_a_killed_actor_is_replaced(options, tmp_path):
-    before = memory_files()
+    before = rig.memory_files()
     made = asynchronous(steps=6000, run=str(tmp_path / "run"), **options)
 
     def kill() -> None:
@@ -173,7 +169,7 @@ def test_a_killed_actor_is_replaced(options, tmp_path):
     restarts = [event for event in events if event["event"] == "restart"]
     assert result.exit_code == 0 and events[-1]["event"] == "stop"
     assert restarts and "signal 9" in restarts[0]["cause"] and len(restarts[0]["lost"]) in (2, 3)
-    assert not rig.children() and memory_files() == before
+    assert not rig.children() and rig.memory_files() == before
 
 
 def weights_of(run: Path):

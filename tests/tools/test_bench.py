@@ -81,17 +81,24 @@ def parts_of(config: RunConfig, env: tuple[float, float], inference: float, lear
     }
 
 
+ACTORS = {"layout": "serial", "runner": "async"}
+LIGHTER = "fewer --epochs or fewer --minibatches or a smaller network or another --device"
+
+
 @pytest.mark.parametrize(
     ("options", "env", "inference", "learn", "loop", "part", "advice"),
     [
         ({"layout": "serial"}, (6.0, 4.0), 1.0, (1.0, 1.0), 0.2, "env", "--layout pool --workers 2"),
-        ({"layout": "pool"}, (6.0, 4.0), 1.0, (4.0, 4.0), 0.1, "learn", "--epochs, now 10"),
+        ({"layout": "pool"}, (6.0, 4.0), 1.0, (4.0, 4.0), 0.1, "learn", LIGHTER),
         ({"layout": "pool"}, (6.0, 4.0), 1.0, (9.0, 5.0), 0.1, "learn", "--threads 2"),
         ({"layout": "pool"}, (1.0, 1.0), 6.0, (1.0, 1.0), 0.2, "inference", "--num-envs 32"),
         ({"layout": "pool"}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "--runner async"),
         ({"layout": "pool", "episodes_per_update": 5}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "--groups 2"),
-        ({"layout": "serial", "runner": "async", "actors": 1}, (6.0, 6.0), 1.0, (1.0, 1.0), 0.25, "env", "more cores"),
-        ({"layout": "serial", "runner": "async", "actors": 3}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "now 3"),
+        ({"layout": "pool", "groups": 2}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "--num-envs 32"),
+        ({"layout": "pool", "groups": 2}, (6.0, 6.0), 1.0, (1.0, 1.0), 0.2, "env", "more cores"),
+        (ACTORS | {"actors": 1}, (6.0, 6.0), 1.0, (1.0, 1.0), 0.25, "env", "more cores"),
+        (ACTORS | {"actors": 3}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "more --num-envs or more cores"),
+        (ACTORS | {"actors": 1}, (1.0, 1.0), 1.0, (1.0, 1.0), 0.1, "overhead", "more --actors"),
     ],
 )
 def test_the_part_to_blame(options, env, inference, learn, loop, part, advice) -> None:

@@ -19,12 +19,13 @@ import torch
 from tools.exported import Shown
 
 import pronghorn
-from pronghorn import api, build, checkpoint, tree
+from pronghorn import build, checkpoint, tree
 from pronghorn.__main__ import main
 from pronghorn.envs.base import to_env_actions
 from pronghorn.networks.agent import Agent
 from pronghorn.ops.running import Normaliser
 from pronghorn.seeding import Domain, generator
+from pronghorn.session import write_config
 from pronghorn.tools import export
 from pronghorn.types import UserError
 
@@ -50,7 +51,7 @@ def a_run(path: Path, env: str, step: int = 70, **options: Any) -> Path:
                 mean, spread = torch.randn(shape, generator=draw), 5 + 100 * torch.rand(shape, generator=draw)
                 module.update((torch.tensor(50.0), mean.double(), spread.double()))
     path.mkdir(exist_ok=True)
-    api._write_config(path, made)
+    write_config(path, made)
     weights = {f"agent/{name}": tensor for name, tensor in agent.state_dict().items()}
     checkpoint.save(path, step, weights, {"run": {"learner": {"version": 1}}, "spec": spec.describe()}, keep=2)
     return path
@@ -98,7 +99,7 @@ def test_acts_as_the_network_does(tmp_path: Path, env: str, options: dict[str, A
 
 
 def assert_acts_alike(run: Path, path: Path, env: str, sample: bool) -> None:
-    """Three episodes through the example and through ``api.Policy``, with the same noise."""
+    """Three episodes through the example and through ``policy.Policy``, with the same noise."""
     ours, simulator = pronghorn.load(run, sample), Shown(env)
     theirs = example().Policy(path, simulator.action_space)
     rng = generator(ours.config.seed, Domain.EVALUATION_NOISE, 0)

@@ -1,9 +1,12 @@
 """Real simulators, each in every layout that has it."""
 
+import contextlib
 import functools
 import importlib.util
+from importlib import metadata
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from vec.env_contract import check_env_contract, play
@@ -136,23 +139,62 @@ def test_envpool(task, rounds, env_args, options):
     [
         ("CartPole-v1", 120, {}),
         ("LunarLander-v3", 250, {}),
-        ("CoinrunEasy-v0", 60, {"max_episode_steps": 25}),
+        pytest.param("BigfishEasy-v0", 400, {}, marks=needs("PyQt5")),
     ],
     ids=["classic control", "Box2D", "Procgen"],
 )
 def test_envpools_other_families(task, rounds, env_args):
-    try:
-        pytest.importorskip("envpool").make_spec(task)
-    except ImportError as error:  # EnvPool's Procgen needs libraries of the system
-        pytest.skip(str(error))
     check_env_contract(native(f"envpool/{task}", **env_args), rounds)
+
+
+@needs_envpool
+@needs("PyQt5")
+def test_the_clock_of_a_procgen_game_is_a_time_limit():
+    with contextlib.closing(native("envpool/MazeEasy-v0")(2, 0)) as vec:
+        vec.reset(np.zeros(2, np.int64))
+        ends = []
+        for row in range(502):
+            step = vec.recv()
+            ends += [(row, bool(step.terminated[at]), bool(step.truncated[at])) for at in np.flatnonzero(step.over)]
+            vec.send(np.full(2, 4), step.envs)  # stands still
+    assert vec.spec.max_episode_steps == 500 and ends == [(500, False, True)] * 2
+
+
+@needs_envpool
+def test_procgen_refuses_a_limit_that_envpool_would_not_keep():
+    with pytest.raises(UserError, match="MazeEasy-v0 takes no --env-arg max_episode_steps: EnvPool would cut nothing"):
+        native("envpool/MazeEasy-v0", max_episode_steps=25)(1, 0)
+
+
+@needs_envpool
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        (False, r"needs Qt 5: pip install 'pronghorn\[procgen\]', which brings PyQt5-Qt5"),
+        (True, "needs Qt 5, and PyQt5-Qt5 needs a library of the system: /wheel/PyQt5/Qt5/lib/libQt5Core.so.5: .*"),
+    ],
+)
+def test_a_missing_qt_is_told_in_one_line(installed, message, monkeypatch):
+    class Wheel:
+        def locate_file(self, path):
+            return f"/wheel/{path}"
+
+    def distribution(name):
+        if not installed:
+            raise metadata.PackageNotFoundError(name)
+        return Wheel()
+
+    monkeypatch.delitem(vars(importlib.import_module("envpool.procgen")), "ProcgenEnvSpec", raising=False)
+    monkeypatch.setattr("pronghorn.vec.envpool.metadata.distribution", distribution)
+    with pytest.raises(UserError, match=f"^envpool/CoinrunEasy-v0 {message}$"):
+        native("envpool/CoinrunEasy-v0")(1, 0)
 
 
 @needs_envpool
 def test_what_envpool_lacks_is_told_in_one_line(monkeypatch):
     def needy(*_, **__):
-        raise ImportError("Procgen requires\nQt, install it")
+        raise ImportError("Pong requires\nmore, install it")
 
     monkeypatch.setattr("envpool.make_spec", needy)
-    with pytest.raises(UserError, match="CoinrunEasy-v0 cannot be made: Procgen requires Qt, install it"):
-        native("envpool/CoinrunEasy-v0")(1, 0)
+    with pytest.raises(UserError, match="Pong-v5 cannot be made: Pong requires more, install it"):
+        native("envpool/Pong-v5")(1, 0)

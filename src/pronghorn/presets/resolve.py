@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pronghorn.config import LOSSES, RunConfig, nearest, override
-from pronghorn.presets import atari, box2d, classic, dm_control, generic, mujoco, vizdoom
+from pronghorn.presets import atari, box2d, classic, dm_control, generic, mujoco, procgen, vizdoom
 from pronghorn.types import UserError
 
 _ENVS = {"classic": classic.ENVS, "mujoco": mujoco.ENVS, "box2d": box2d.ENVS}
@@ -18,7 +18,7 @@ def presets() -> dict[str, dict[str, Any]]:
     """All presets: overrides of the defaults, by name. A name is ALGORITHM-TASK or ALGORITHM-FAMILY."""
     # Of a user's own algorithms; for the others they are replaced by ours.
     own: dict[str, dict[str, Any]] = {f"{algorithm}-generic": {} for algorithm in LOSSES}
-    for family in (generic, classic, mujoco, box2d, dm_control, atari, vizdoom):
+    for family in (generic, classic, mujoco, box2d, dm_control, atari, procgen, vizdoom):
         own |= family.presets()
     return own
 
@@ -70,4 +70,6 @@ def _envpools(task: str, version: str) -> str:
         return "atari"
     if task in vizdoom.ENVPOOL_TASKS:
         return "vizdoom"
+    if task in procgen.ENVPOOL_TASKS:
+        return "procgen"
     return "dm-control" if version == "-v1" and task.startswith(dm_control.ENVPOOL_DOMAINS) else "generic"

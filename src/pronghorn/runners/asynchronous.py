@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,14 @@ class _Remote:
         """Starts it."""
         self.child = launch(MODULE, threads=1, fds=self.fds)
         self.child.send(Setup(self.plan.make, self.life, lock_step, observe))
+
+
+class _Unroll(NamedTuple):
+    """A finished one of an actor, ``age`` versions old now that a batch begins."""
+
+    remote: _Remote
+    column: int
+    age: int
 
 
 class RemoteActors:
@@ -149,9 +157,9 @@ class RemoteActors:
         chosen = self._choose(ahead)
         if chosen is None:
             return None
-        for remote, column in chosen:
-            remote.ages.append(self._age(column) + ahead)
-        batch = self._memory.gather([column for _, column in chosen])
+        for unroll in chosen:
+            unroll.remote.ages.append(unroll.age)
+        batch = self._memory.gather([unroll.column for unroll in chosen])
         self._give_back(chosen)
         return batch
 
@@ -223,25 +231,29 @@ class RemoteActors:
         for remote in self._remotes:
             remote.launch(self._most_lag == 0, observe)
 
-    def _choose(self, ahead: int) -> list[tuple[_Remote, int]] | None:
-        """The columns of the next batch, in env order where a batch has one of each."""
+    def _choose(self, ahead: int) -> list[_Unroll] | None:
+        """Those of the next batch, in env order where a batch has one of each env."""
         if self._most_lag == 0:
             if not all(remote.unread for remote in self._remotes):
                 return None
-            return [(remote, column) for remote in self._remotes for column in remote.unread.popleft()]
+            return [self._unroll(remote, column) for remote in self._remotes for column in remote.unread.popleft()]
         for remote in self._remotes:
             while remote.unread:
                 self._ready.extend((remote, column) for column in remote.unread.popleft())
         while len(self._ready) >= self._batch_size:
-            chosen = [self._ready.popleft() for _ in range(self._batch_size)]
-            fresh = [item for item in chosen if not self._too_late(*item, ahead)]
+            chosen = [self._unroll(*self._ready.popleft(), ahead) for _ in range(self._batch_size)]
+            fresh = [unroll for unroll in chosen if not self._too_late(unroll)]
             if len(fresh) == self._batch_size:
                 return fresh
-            self._ready.extendleft(reversed(fresh))
+            self._ready.extendleft((unroll.remote, unroll.column) for unroll in reversed(fresh))
         return None
 
-    def _too_late(self, remote: _Remote, column: int, ahead: int) -> bool:
-        if self._age(column) + ahead <= self._most_lag:
+    def _unroll(self, remote: _Remote, column: int, ahead: int = 0) -> _Unroll:
+        return _Unroll(remote, column, self._age(column) + ahead)
+
+    def _too_late(self, unroll: _Unroll) -> bool:
+        remote = unroll.remote
+        if unroll.age <= self._most_lag:
             remote.stale = 0
             return False
         remote.stale += 1
@@ -252,7 +264,7 @@ class RemoteActors:
                 f"the actor of envs {first} to {last} is too slow: its unrolls are more than {self._most_lag} updates "
                 "old; give it fewer envs, --unroll-length fewer rows, or --max-policy-lag a larger number"
             )
-        self._give_back([(remote, column)])
+        self._give_back([unroll])
         return True
 
     def _age(self, column: int) -> int:
@@ -264,9 +276,9 @@ class RemoteActors:
         oldest = int(versions[valid].min()) if valid.any() else self.inference.version
         return 0 if self.inference.mode == "random" else self.inference.version - oldest
 
-    def _give_back(self, read: list[tuple[_Remote, int]]) -> None:
+    def _give_back(self, read: list[_Unroll]) -> None:
         for remote in self._remotes:
-            columns = [column for owner, column in read if owner is remote]
+            columns = [unroll.column for unroll in read if unroll.remote is remote]
             if columns:
                 with contextlib.suppress(OSError):  # it has died, and whoever listens to it will see
                     remote.child.send(columns)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pronghorn.config import SINKS, check_free
-from pronghorn.telemetry.writers import Csv, MetricsWriter, TensorBoard, finite, kind, replace_text
+from pronghorn.telemetry.writers import Csv, MetricsWriter, TensorBoard, kind, replace_text
 from pronghorn.types import UserError
 
 MakeSink: TypeAlias = Callable[[Path, dict[str, Any], int | None], MetricsWriter]
@@ -55,7 +55,7 @@ class Wandb:
             return
         self._written[which] = step
         replace_text(self._path, json.dumps(self._written) + "\n")
-        self._run.log(finite(record))
+        self._run.log(record)
 
     def close(self) -> None:
         self._run.finish()

@@ -17,19 +17,22 @@ _FLOATS = (float, np.floating)
 
 
 class MetricsWriter(Protocol):
-    """Takes one record per report. Keys are those of ``metrics.jsonl``; ``step`` is always among them."""
+    """Takes one record per report. Keys are those of ``metrics.jsonl``; ``step`` is always among them.
+
+    All numbers are finite: what does not exist has been left out.
+    """
 
     def write(self, record: dict[str, Any]) -> None:
-        """Writes the finite numbers of ``record``."""
+        """Writes ``record``."""
 
     def close(self) -> None:
         """Writes what is still in memory. May be called twice."""
 
 
 class LineFile:
-    """Appends JSON objects to a file, one a line; each has left the process before ``write`` returns.
+    """A ``MetricsWriter`` that appends JSON objects to a file, one a line.
 
-    A last line cut short by a crash is removed when the file is opened.
+    Each has left the process before ``write`` returns. One cut short by a crash is removed when the file is opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,19 +48,6 @@ class LineFile:
 
     def close(self) -> None:
         """May be called twice."""
-        self._file.close()
-
-
-class JsonLines:
-    """A ``MetricsWriter`` to a file of JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = LineFile(path)
-
-    def write(self, record: dict[str, Any]) -> None:
-        self._file.write(finite(record))
-
-    def close(self) -> None:
         self._file.close()
 
 
@@ -81,14 +71,13 @@ class Csv:
         self._begin(rows)
 
     def write(self, record: dict[str, Any]) -> None:
-        row = finite(record)
-        if new := [key for key in row if key not in self._columns]:
+        if new := [key for key in record if key not in self._columns]:
             self.close()
             with self._path.open(newline="") as file:
                 rows = list(csv.DictReader(file))
             self._columns += new
             self._begin(rows)
-        self._table.writerow(row)
+        self._table.writerow(record)
         self._file.flush()
 
     def close(self) -> None:
@@ -129,9 +118,7 @@ class TensorBoard:
             self._write(step=resumed_at + 1, session_log=start)
 
     def write(self, record: dict[str, Any]) -> None:
-        values = [
-            self._summary.Value(tag=key, simple_value=value) for key, value in finite(record).items() if key != "step"
-        ]
+        values = [self._summary.Value(tag=key, simple_value=value) for key, value in record.items() if key != "step"]
         self._write(step=int(record["step"]), summary=self._summary(value=values))
 
     def close(self) -> None:

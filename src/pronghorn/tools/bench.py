@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from pronghorn.config import RunConfig, from_json, to_json
 from pronghorn.processes.launch import Child, available_cores, launch
+from pronghorn.telemetry import remedies
 from pronghorn.types import UserError
 from pronghorn.vec.base import EnvError, Failed
 
@@ -219,12 +220,12 @@ def judge(config: RunConfig, costs: Costs, parts: Mapping[str, Part], loop: floa
     times = {**times, "overhead": 1 / loop - 1 / costs.reachable(cores, overlaps)}
     part = max(times, key=lambda name: times[name])
     apart = costs.bound(cores) > WORTHWHILE * costs.bound_lockstep(cores)
-    could_overlap = not overlaps and config.loss.episodes_per_update is None and apart
+    overlap = remedies.overlap(config) if apart else []
     advice = {
-        "env": lambda: _advice_on_env(config, parts["env"], could_overlap),
+        "env": lambda: _advice_on_env(config, parts["env"], overlap),
         "inference": lambda: f"more rows to a forward pass: --num-envs {2 * config.vec.num_envs}",
         "learn": lambda: _advice_on_learning(config, parts["learn"]),
-        "overhead": lambda: _advice_on_waiting(config, could_overlap),
+        "overhead": lambda: _advice_on_waiting(config, overlap, cores),
     }[part]()
     return Verdict(part, times[part] * loop, advice)
 
@@ -352,30 +353,28 @@ def _layout_reason(config: RunConfig, reasons: Iterable[str]) -> str:
     return "; ".join(found) or f"{config.vec.layout}: asked for"
 
 
-def _advice_on_env(config: RunConfig, part: Part, could_overlap: bool) -> str:
+def _advice_on_env(config: RunConfig, part: Part, overlap: list[str]) -> str:
     if config.runner == "sync":
         best = min((*part.trials, *part.others), key=lambda trial: trial.seconds)
         if part.used.seconds > WORTHWHILE * best.seconds:
             layout = best.way.partition(",")[0]
             return f"--layout {layout}{f' --workers {best.threads}' * (layout != 'serial')} steps them faster"
-    if could_overlap:
-        return "--runner async steps them while it learns"
+    if overlap:
+        return f"{' or '.join(overlap)} steps them while it learns"
     return "only a faster simulator or more cores would help"
 
 
 def _advice_on_learning(config: RunConfig, part: Part) -> str:
     if part.used.seconds > WORTHWHILE * part.fastest.seconds:
         return f"--threads {part.fastest.threads} learns faster"
-    if config.loss.epochs > 1:
-        return f"fewer passes over a batch (--epochs, now {config.loss.epochs}), a smaller network or another --device"
-    return "a smaller network, or another --device"
+    return " or ".join([*remedies.lighter_updates(config), "a smaller network", "another --device"])
 
 
-def _advice_on_waiting(config: RunConfig, could_overlap: bool) -> str:
+def _advice_on_waiting(config: RunConfig, overlap: list[str], cores: int) -> str:
     if config.runner == "async":
-        return f"another number of --actors (now {config.actors}), or more environments for each: --num-envs"
-    if could_overlap:
-        return "--runner async acts while it learns"
-    if config.vec.groups == 1 and config.vec.layout != "serial" and config.vec.num_envs > 1:
-        return "--groups 2 steps one half while actions are chosen for the other"
+        return " or ".join(remedies.actors(config, cores))
+    if overlap:
+        return f"{' or '.join(overlap)} acts while it learns"
+    if groups := remedies.groups(config):
+        return f"{' or '.join(groups)} steps one half while actions are chosen for the other"
     return f"more environments to a call: --num-envs {2 * config.vec.num_envs}"

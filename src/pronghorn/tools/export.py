@@ -30,6 +30,8 @@ from pronghorn.envs.images import is_image
 from pronghorn.envs.text import BUCKETS, WORDS
 from pronghorn.networks.agent import Agent
 from pronghorn.networks.encoders import Inputs, sees_texts, without_mask
+from pronghorn.policy import Policy
+from pronghorn.session import versions
 from pronghorn.tree import Tree
 from pronghorn.types import Leaf, UserError, action_dtype
 
@@ -90,7 +92,7 @@ def export(run: Path, out: Path | None = None, sample: bool = False) -> Exported
     out = run / "exports" / "policy.onnx" if out is None else out
     if out.suffix != ".onnx":
         raise UserError(f"--out must end in .onnx, not {out.name!r}")
-    policy = api.Policy(run, sample)
+    policy = api.load(run, sample)
     deployed = Deployed(policy.inference.agent, sample)
     model = to_onnx(deployed)
     differences = verify(model, deployed, policy.inference)
@@ -98,7 +100,7 @@ def export(run: Path, out: Path | None = None, sample: bool = False) -> Exported
         **_about(policy, sample),
         **deployed.describe(),
         "opset": OPSET,
-        "versions": api.versions() | {name: package_version(name) for name in NEEDED},
+        "versions": versions() | {name: package_version(name) for name in NEEDED},
         "verified": {"batches": BATCHES, "steps": STEPS, "tolerance": TOLERANCE, "differences": differences},
         "sha256": hashlib.sha256(model).hexdigest(),
     }
@@ -370,7 +372,7 @@ def _ports(leaves: dict[str, Tree]) -> list[dict[str, Any]]:
     ]
 
 
-def _about(policy: api.Policy, sample: bool) -> dict[str, Any]:
+def _about(policy: Policy, sample: bool) -> dict[str, Any]:
     """Where the policy comes from."""
     config = policy.config
     about = {

@@ -19,6 +19,7 @@ import torch
 from pronghorn import api, build, tree
 from pronghorn.acting.inference import Inference
 from pronghorn.config import RunConfig, from_json, override, to_json
+from pronghorn.decisions import acting_threads
 from pronghorn.envs import own
 from pronghorn.learning.learner import Learner
 from pronghorn.networks.encoders import Inputs
@@ -114,7 +115,7 @@ def inference_part(config: RunConfig, spec: EnvSpec, acting: Inference, batch: T
     together = vec.ready_envs or -(-vec.num_envs // (vec.groups if config.runner == "sync" else config.actors or 1))
     device = config.device if there else "cpu"
     served = Inference(acting.agent, device=device)
-    used = api.acting_threads(config, spec) if config.runner == "sync" else 1
+    used = acting_threads(config, spec) if config.runner == "sync" else 1
     counts = thread_counts(len(available_cores()), used) if device == "cpu" else [used]
 
     def trial(threads: int) -> Trial:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib
 import warnings
 from collections import deque
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,12 @@ PREFIX = "envpool/"
 NO_LIMIT = 2**31 - 1
 """What EnvPool takes for a limit that is never reached."""
 
-LIMIT_IS_PART_OF_THE_TASK = {"envpool.minigrid"}
-"""Families whose rewards depend on the limit, which is therefore left as it is."""
+KEEP_THEIR_LIMIT = {"envpool.minigrid", "envpool.procgen"}
+"""Families whose limit is left as it is: MiniGrid's rewards depend on it, and Procgen's games end at it by themselves,
+which would look like a real end."""
+
+QT_WHEEL = "PyQt5-Qt5"
+"""Has the libraries that Procgen's games are drawn with, in a folder where nobody else looks for them."""
 
 
 class EnvPoolEngine:
@@ -45,11 +51,13 @@ class EnvPoolEngine:
         family = self._library.registration.registry.specs[task][0]
         self._atari = AtariOptions.of(env_args) if family == "envpool.atari" else None
         self._arguments = dict(env_args) if self._atari is None else _atari_arguments(env, self._atari)
+        if family == "envpool.procgen":
+            _prepare_procgen(env, env_args)
         made: Any = self._call(self._library.make_spec)
         if made.config.max_num_players != 1:
             raise UserError(f"{env} has several players, which is not supported")
         limit = int(made.config.max_episode_steps)
-        self._cuts_here = self._atari is None and 0 < limit < NO_LIMIT and family not in LIMIT_IS_PART_OF_THE_TASK
+        self._cuts_here = self._atari is None and 0 < limit < NO_LIMIT and family not in KEEP_THEIR_LIMIT
         self._limit = limit if self._cuts_here else NO_LIMIT
         if self._cuts_here:
             self._arguments["max_episode_steps"] = limit + 1
@@ -150,6 +158,27 @@ def _library(env: str, task: str) -> Any:
             f"EnvPool has no task {task!r}; {nearest(task, library.list_all_envs(), 'HalfCheetah-v4 is one')}"
         )
     return library
+
+
+def _prepare_procgen(env: str, env_args: dict[str, Any]) -> None:
+    """Where the system has no Qt 5, loads that of the wheel, which then is found in this process by its name."""
+    if "max_episode_steps" in env_args:
+        raise UserError(
+            f"{env} takes no --env-arg max_episode_steps: EnvPool would cut nothing, the game has its clock"
+        )
+    procgen = importlib.import_module("envpool.procgen")
+    if "ProcgenEnvSpec" in vars(procgen):
+        return
+    try:
+        folder = metadata.distribution(QT_WHEEL).locate_file("PyQt5/Qt5/lib")
+    except metadata.PackageNotFoundError as error:
+        raise UserError(f"{env} needs Qt 5: pip install 'pronghorn[procgen]', which brings {QT_WHEEL}") from error
+    try:
+        for library in ("libQt5Core.so.5", "libQt5Gui.so.5"):
+            ctypes.CDLL(f"{folder}/{library}")
+    except OSError as error:
+        raise UserError(f"{env} needs Qt 5, and {QT_WHEEL} needs a library of the system: {error}") from error
+    importlib.reload(procgen)  # it looked for Qt when EnvPool was imported
 
 
 def _atari_arguments(env: str, options: AtariOptions) -> dict[str, Any]:

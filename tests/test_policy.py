@@ -1,16 +1,16 @@
-"""A loaded policy for several envs at once, and single envs as training sees them."""
+"""A loaded policy, for one env and for several at once."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import gymnasium
 import numpy as np
 import pytest
 import rig
+import torch
 
 import pronghorn
-from pronghorn import api, tree
+from pronghorn import api, build, checkpoint, tree
+from pronghorn.envs.text import word_numbers
+from pronghorn.networks.encoders import Inputs
 from pronghorn.types import UserError
 
 
@@ -18,6 +18,84 @@ def run_of(path, env="CountingEnv", **options):
     made = rig.config(env, run=str(path / "run"), **{"steps": 60, "evaluation_episodes": 1, **options})
     api.train(made, quiet=True)
     return path / "run"
+
+
+def trained_agent(run, spec):
+    agent = build.agent(api.load_config(run), spec)
+    agent.load_state_dict(tree.below(checkpoint.load_latest(run).tensors, "agent"))
+    return agent
+
+
+@pytest.mark.parametrize("env", ["gymnasium:Pendulum-v1", "MaskedBanditEnv", "CountingEnv"])
+def test_a_loaded_policy_acts_as_the_agent_does(tmp_path, env):
+    run = run_of(tmp_path, env, core="counting")
+    made = api.load_config(run)
+    policy, sampling = pronghorn.load(run), pronghorn.load(run, sample=True)
+    envs = build.env_factory(made.env, made.env_args)()
+    agent = trained_agent(run, envs.spec)
+    sampled = []
+    for _ in range(2):
+        policy.reset()
+        observation, _ = envs.reset(seed=4)
+        state, first = agent.initial_state(1), True
+        for count in range(4):
+            batch = tree.map(lambda array: torch.as_tensor(np.asarray(array))[None], observation)
+            with torch.no_grad():
+                parameters, state = agent.step(batch, torch.tensor([first]), state)
+            mode = agent.distribution.mode(parameters)[0].numpy()
+            action = policy.act(observation)
+            first = False
+            if env == "gymnasium:Pendulum-v1":  # torques within ±2, the agent's own unit is 1
+                np.testing.assert_allclose(action, 2 * np.clip(mode, -1, 1), rtol=1e-6)
+            else:
+                assert action == mode
+            assert policy._core_state == state == count + 1
+            sampled.append(sampling.act(observation))
+            observation, *_ = envs.step(action)
+    assert len({str(action) for action in sampled}) > 1
+
+
+def test_a_loaded_policy_is_told_its_last_step(tmp_path):
+    run = run_of(tmp_path, core="gru", core_size=6, last_action_and_reward=True, torso=(5,))
+    policy = pronghorn.load(run)
+    agent = trained_agent(run, policy.spec)
+    rewards = [0.25, -0.5, 0.75]
+    for _ in range(2):
+        policy.reset()
+        state, action = agent.initial_state(1), 3  # at the start neither counts
+        for count, reward in enumerate(rewards):
+            seen = torch.full((1, 3), float(count))
+            inputs = Inputs(seen, torch.tensor([action]), torch.tensor([reward]))
+            with torch.no_grad():
+                parameters, state = agent.step(inputs, torch.tensor([not count]), state)
+            action = policy.act(seen[0].numpy(), reward)
+            assert action == int(agent.distribution.mode(parameters))
+            np.testing.assert_allclose(policy._core_state[0], state[0], atol=1e-6)
+
+
+def test_a_loaded_policy_reads_what_the_env_says(tmp_path):
+    run = run_of(tmp_path, "InstructionEnv", core="counting")
+    policy = pronghorn.load(run)
+    agent = trained_agent(run, policy.spec)
+    seen = []
+    policy.inference.agent.step = lambda observation, *rest: seen.append(observation) or agent.step(observation, *rest)
+    for text in ("not left", "", "left"):
+        assert policy.act({"instruction": text}) in (0, 1)
+        assert seen[-1]["instruction"].tolist() == [word_numbers(text).tolist()]
+
+
+def test_a_loaded_policy_stacks_what_it_is_shown(tmp_path):
+    policy = pronghorn.load(run_of(tmp_path, core="counting", frame_stack=3))
+    seen, step = [], policy.inference.agent.step
+    policy.inference.agent.step = lambda observation, *rest: (
+        seen.append(observation.tolist()) or step(observation, *rest)
+    )
+    for episode in (4, 5):
+        policy.reset()
+        for count in range(4):
+            policy.act([episode, count, 0])
+    assert all(shown[0][::3] == [4 + number // 4] * 3 for number, shown in enumerate(seen))
+    assert [shown[0][1::3] for shown in seen] == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize(
@@ -123,51 +201,3 @@ def test_parts_that_are_stacked_differently(tmp_path):
         policy.act({key: part if key == "action_mask" else np.stack([part] * 2) for key, part in observation.items()})
     with pytest.raises(UserError, match=r"this is no observation of .*action_mask"):
         policy.act({key: part for key, part in observation.items() if key != "action_mask"})
-
-
-def test_an_env_as_a_run_sees_it(tmp_path):
-    run = run_of(tmp_path, env_args={"lengths": [3], "life": 2, "ending": "truncated"})
-    env = pronghorn.make_env(run)
-    assert isinstance(env, gymnasium.Env)
-    observation, _ = env.reset(seed=7)
-    assert observation.tolist() == [7, 0, 0] and env.observation_space.contains(observation)
-    answers = [env.step(action) for action in (4, 3, 2)]
-    assert [answer[0].tolist() for answer in answers] == [[7, 1, 4], [7, 2, 7], [7, 3, 9]]
-    assert [answer[1:4] for answer in answers] == [(1.0, False, False), (2.0, False, False), (3.0, False, True)]
-    assert [answer[4].get("life_lost", False) for answer in answers] == [False, True, False]
-    with pytest.raises(UserError, match="counting has nothing to render"):
-        env.render()
-    other = pronghorn.make_env(run, env_args={"lengths": [1]})
-    other.reset(seed=7)
-    assert other.step(0)[3]
-
-
-def test_an_env_by_name():
-    env = pronghorn.make_env("CartPole-v1", env_args={"render_mode": "rgb_array"})
-    env.reset(seed=3)
-    plain = gymnasium.make("CartPole-v1")
-    assert env.observation_space == plain.observation_space and env.action_space == plain.action_space
-    assert env.render().shape == (400, 600, 3) and env.render_mode == "rgb_array"
-    env.close()
-    with pytest.raises(UserError, match="there is no environment 'CartPool-v1'; did you mean CartPole-v1"):
-        pronghorn.make_env("CartPool-v1")
-    with pytest.raises(UserError, match="envpool/Pong-v5 steps many environments at once"):
-        pronghorn.make_env("envpool/Pong-v5")
-
-
-def test_an_atari_game_as_its_preset_plays_it():
-    pytest.importorskip("ale_py")
-    env = pronghorn.make_env("ALE/Pong-v5", "impala", env_args={"stack": 2})
-    observation, _ = env.reset(seed=1)
-    assert observation.shape == (2, 84, 84) == env.observation_space.shape and env.action_space.n == 6
-    env.close()
-
-
-def test_everything_is_listed_and_documented():
-    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text() + (
-        Path(__file__).parents[1] / "docs" / "own_parts.md"
-    ).read_text()
-    for name in pronghorn.__all__:
-        assert callable(getattr(pronghorn, name)) and f"{name}(" in text, name
-    public = {name for name, value in vars(pronghorn).items() if callable(value) and value.__module__ == "pronghorn"}
-    assert {name for name in public if not name.startswith("_")} == set(pronghorn.__all__)
