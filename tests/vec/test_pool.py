@@ -57,9 +57,9 @@ def test_contract(num_envs, workers, groups):
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang"])
 def test_failures_are_mended(fault, phase, groups, tmp_path):
     """Every row as an integer, before and after: what failed answers with the first observation of another episode."""
-    seconds = {"construct": 10.0, "reset": 10.0, "step": 10.0} | ({phase: 0.4} if phase != "construct" else {})
-    if (fault, phase) == ("hang", "construct"):
-        seconds["construct"] = 1.5
+    seconds = {"construct": 10.0, "reset": 10.0, "step": 10.0}
+    if fault == "hang":  # short only where it is waited for: what is slow for once is no failure
+        seconds[phase] = 1.5 if phase == "construct" else 1.0
     once = tmp_path / "once"
     at = {"construct": 0, "reset": 1, "step": 3}[phase]
     faulty = functools.partial(FaultyEnv, fault, phase, at, LENGTHS, str(once))
