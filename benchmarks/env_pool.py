@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 
-import contest
-from contest import Contestant
+import rounds
 
-from pronghorn.tools import bench
+from pronghorn.tools import bench, contest
+from pronghorn.tools.contest import Contestant
 
 WORKS = (("HalfCheetah-v5", 16), ("HalfCheetah-v5", 64), ("CartPole-v1", 64), ("ALE/Pong-v5", 32))
 
@@ -19,7 +19,7 @@ def contestants(env: str, num_envs: int, seconds: float, cores: int, peers: str)
 
     def entry(name: str, layout: str, module: str, python: str = sys.executable, workers: int = 1) -> Contestant:
         common = ("--env", env, "--num-envs", str(num_envs), "--seconds", str(seconds), "--workers", str(workers))
-        return Contestant(name, python, "env_stepping.py", module, ("--layout", layout, *common))
+        return Contestant(name, python, rounds.SCRIPTS / "env_stepping.py", module, ("--layout", layout, *common))
 
     if env.startswith("ALE/"):
         return [
@@ -67,13 +67,13 @@ def main() -> int:
         if not entered:
             parser.error(f"--only {options.only}: known are {', '.join(item.name for item in everyone)}")
         ours = tuple(item.name for item in entered if item.name in ("pronghorn-pool", "pronghorn-native"))
-        rates = contest.hold(entered, options.repeats, timeout=120 + 2 * options.seconds)
+        standings = rounds.hold(entered, options.repeats, timeout=120 + 2 * options.seconds)
         if options.json:
             about = {"work": "env-pool", "env": env, "num_envs": num_envs, "machine": before}
-            print(json.dumps(about | contest.report(rates, ours)))
+            print(json.dumps(about | contest.report(standings, ours)))
         else:
             print(f"{env}, {num_envs} envs, {before['cores']} cores, load {before['load']} at the start")
-            print(contest.table(rates, ours), end="\n\n", flush=True)
+            print(contest.table(standings, ours), end="\n\n", flush=True)
     return 0
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
-import contest
-from contest import Contestant, Spread
+import rounds
 
-from pronghorn.tools import bench
+from pronghorn.tools import bench, contest
+from pronghorn.tools.contest import Contestant, Spread
+from pronghorn.types import UserError
 
 ENV = "ALE/Pong-v5"
 NUM_ENVS = 32
@@ -37,7 +36,7 @@ def contestants(network: str, core: str, steps: int, pythons: list[str]) -> list
         common = {"image_encoder": network, "core": core, "num_envs": NUM_ENVS}
         chosen = ("--options", json.dumps(common | options))
         arguments = ("--env", ENV, "--algorithm", "impala", "--steps", str(steps), *chosen)
-        return Contestant(name, sys.executable, "pronghorn_run.py", "pronghorn", arguments)
+        return Contestant(name, sys.executable, rounds.SCRIPTS / "pronghorn_run.py", "pronghorn", arguments)
 
     entered = [run(OURS, runner="async"), run("pronghorn-sync", runner="sync")]
     if core != "none":
@@ -45,8 +44,8 @@ def contestants(network: str, core: str, steps: int, pythons: list[str]) -> list
     work = ("--steps", str(steps), "--network", network, "--core", core)
     for name, (script, module, networks) in PEERS.items():
         if network in networks:
-            homes = [Contestant(name, python, script, module, work) for python in pythons]
-            entered.append(next((home for home in homes if home.installed()), homes[0]))
+            peer = Contestant(name, sys.executable, rounds.SCRIPTS / script, module, work)
+            entered.append(contest.at_home(peer, pythons))
     return entered
 
 
@@ -57,7 +56,7 @@ def parts(network: str, core: str, seconds: float, cores: int) -> list[Contestan
         Contestant(
             f"{part}-{threads}",
             sys.executable,
-            "impala_parts.py",
+            rounds.SCRIPTS / "impala_parts.py",
             "pronghorn",
             ("--part", part, "--env", ENV, "--threads", str(threads), "--seconds", str(seconds), *options),
         )
@@ -123,12 +122,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats must be positive, not {options.repeats}")
-    pythons = []
-    for given in options.peers_python or [sys.executable]:
-        if (found := shutil.which(given)) is None:
-            parser.error(f"--peers-python {given}: no such program")
-        # Made absolute, since contestants run elsewhere, but not resolved: a venv's python is a link.
-        pythons.append(str(Path(found).absolute()))
+    try:
+        named = options.peers_python or [sys.executable]
+        pythons = [contest.interpreter(given, "--peers-python") for given in named]
+    except UserError as error:
+        parser.error(str(error))
 
     before = bench.machine()
     cores, steps = before["cores"], options.steps or STEPS[options.network]
@@ -140,11 +138,12 @@ def main() -> int:
     entered = [item for item in everyone if item.name in chosen]
     measured = parts(options.network, options.core, options.seconds, cores) if "parts" in chosen else []
     # Anything below 20 steps/s counts as hung; the rest is for imports, the last evaluation, and whoever else works.
-    rates = contest.hold([*entered, *measured], options.repeats, timeout=300 + 4 * options.seconds + steps / 20)
+    standings = rounds.hold([*entered, *measured], options.repeats, timeout=300 + 4 * options.seconds + steps / 20)
 
-    trained = {item.name: rates[item.name] for item in entered}
-    bound = Bound(rates, cores) if measured else None
-    loop = rates.get(OURS, [])
+    trained = {item.name: standings[item.name] for item in entered}
+    rates = {item.name: standings[item.name].rates for item in measured}
+    bound = Bound(rates, cores) if measured and not any(standings[name].trouble for name in rates) else None
+    loop = standings[OURS].rates if OURS in standings and not standings[OURS].trouble else []
     if options.json:
         about = {"work": f"pong-impala-{options.network}", "core": options.core, "steps": steps, "machine": before}
         print(json.dumps(about | contest.report(trained, [OURS]) | (bound.report(loop) if bound else {})))

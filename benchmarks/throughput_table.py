@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import contest
-from contest import Contestant, Spread
+import rounds
 
-from pronghorn.tools import bench
+from pronghorn.tools import bench, contest
+from pronghorn.tools.contest import Contestant, Spread, Standing
 
 NUM_ENVS = 32
 REFERENCE = "impala"
@@ -44,18 +44,19 @@ def contestant(name: str, row: Row, env: str, steps: int, cores: int) -> Contest
     common = ("--env", env, "--steps", str(steps))
     if row.options is None:
         arguments = (*common, "--num-envs", str(NUM_ENVS), "--workers", str(cores))
-        return Contestant(name, sys.executable, "a3c.py", "pronghorn", arguments)
+        return Contestant(name, sys.executable, rounds.SCRIPTS / "a3c.py", "pronghorn", arguments)
     options = json.dumps({"num_envs": NUM_ENVS} | row.options)
     arguments = (*common, "--algorithm", row.algorithm, "--options", options)
-    return Contestant(name, sys.executable, "pronghorn_run.py", "pronghorn", arguments)
+    return Contestant(name, sys.executable, rounds.SCRIPTS / "pronghorn_run.py", "pronghorn", arguments)
 
 
-def text(rates: dict[str, list[float]], rows: dict[str, Row], frames_per_step: int) -> str:
+def text(standings: dict[str, Standing], rows: dict[str, Row], frames_per_step: int) -> str:
     """The table, with the paper's beside it."""
-    ratios = contest.ratios(rates, REFERENCE)
+    ratios = contest.ratios(standings, REFERENCE)
     lines = [["", "frames/s", f"{REFERENCE} ÷ this", "paper, task 1 and 2", f"{REFERENCE} ÷ this"]]
-    for name, values in rates.items():
-        frames = Spread.over([frames_per_step * rate for rate in values]).text(0)
+    for name, standing in standings.items():
+        rates = [frames_per_step * rate for rate in standing.rates]
+        frames = Spread.over(rates).text(0) if rates else standing.trouble
         ours = ratios[name].text(2) if name in ratios else ""
         paper = rows[name].paper
         quotients = [there / here for there, here in zip(rows[REFERENCE].paper, paper, strict=True)]
@@ -85,15 +86,15 @@ def main() -> int:
         if name in chosen
     ]
     # Anything below 20 steps/s counts as hung; the rest is for imports and the last evaluation.
-    rates = contest.hold(entered, options.repeats, timeout=300 + options.steps / 20)
+    standings = rounds.hold(entered, options.repeats, timeout=300 + options.steps / 20)
     frames_per_step = 4 if options.env.startswith("ALE/") else 1
     if options.json:
         about = {"work": "throughput-table", "env": options.env, "frames_per_step": frames_per_step, "machine": before}
-        print(json.dumps(about | contest.report(rates, [REFERENCE])))
+        print(json.dumps(about | contest.report(standings, [REFERENCE])))
     else:
         place = f"{before['cores']} cores, load {before['load']} at the start"
         print(f"{options.env}, {NUM_ENVS} envs, {options.steps:,} steps × {options.repeats} rounds, {place}")
-        print(text(rates, rows, frames_per_step))
+        print(text(standings, rows, frames_per_step))
     return 0
 
 

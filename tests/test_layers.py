@@ -106,11 +106,16 @@ BELOW_THE_LINE = {
     "session": 8.5,
     "policy": 8.5,
     "api": 9,
+    "tools.peers.work": 8,  # what they are told
     "tools.*": 9,
     "cli": 10,
     "__main__": 10,
     "": 11,  # `import pronghorn` itself: a façade that loads what is asked for
 }
+
+FOREIGN = "tools.peers."
+"""Scripts for the interpreters of other libraries, which they import as they like; ours is not installed there."""
+OWN_SCRIPT = "tools.peers.pronghorn_ppo"
 
 TORCH = {"torch", "safetensors.torch", "torchvision"}
 SIMULATORS = {
@@ -208,8 +213,13 @@ def violations(source: Path) -> list[str]:
             elif imports:
                 found.append(f"{name}: the __init__ of a package that the table does not name imports nothing")
             continue
+        foreign = own.startswith(FOREIGN) and own != OWN_SCRIPT
         for item in imports:
             where = f"{name}:{item.line} imports {item.name}"
+            if foreign:
+                if within(item.name, {"pronghorn"}):
+                    found.append(f"{where}: the interpreters of peers do not have us")
+                continue
             if within(item.name, {"ray"}) and own != "runners.ray":
                 found.append(f"{where}: only runners.ray may")
             if within(item.name, SIMULATORS) and item.at_load:
@@ -276,6 +286,9 @@ def test_every_import_goes_down() -> None:
         ({"cli": "def f():\n  import torch"}, None),
         ({"runners.sync": "def f():\n  import ray"}, "only runners.ray may"),
         ({"envs.__init__": "from pronghorn import tree", "tree": ""}, "imports nothing"),
+        ({"tools.peers.rllib_ppo": "import gymnasium, ray, torch"}, None),
+        ({"tools.peers.rllib_ppo": "from pronghorn import types", "types": ""}, "do not have us"),
+        ({"tools.peers.pronghorn_ppo": "from pronghorn import types", "types": ""}, None),
     ],
 )
 def test_the_rules_catch(tmp_path: Path, files: dict[str, str], complaint: str | None) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import work
 from a3c_worker import Setup
 
 from pronghorn import build
@@ -23,6 +22,7 @@ from pronghorn.config import RunConfig, override
 from pronghorn.presets.resolve import resolve
 from pronghorn.processes.launch import launch
 from pronghorn.processes.shared import ArraySpec, SharedArrays
+from pronghorn.tools.peers import work
 from pronghorn.vec.engines import native_rule
 
 START_SECONDS = 120.0

@@ -11,7 +11,6 @@ import json
 from typing import Any
 
 import torch
-import work
 from env_stepping import bare_ale
 from policy_gradient import flat_gradient
 
@@ -22,6 +21,7 @@ from pronghorn.learning.optimisers import OPTIMISERS, clip_by_global_norm
 from pronghorn.networks.agent import Agent
 from pronghorn.presets.resolve import resolve
 from pronghorn.tools import parts
+from pronghorn.tools.peers import work
 from pronghorn.types import Trajectory
 
 

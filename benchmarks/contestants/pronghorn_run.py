@@ -7,10 +7,9 @@ import json
 import tempfile
 from pathlib import Path
 
-import work
-
 import pronghorn
 from pronghorn.tools import bench
+from pronghorn.tools.peers import work
 
 WARM_UP = 6
 """Updates that are not timed: start-up is over by then, and so is what actors had in stock when learning began."""

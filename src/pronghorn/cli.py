@@ -87,6 +87,11 @@ class BenchOptions(TrainOptions):
     run: tyro.conf.Suppress[tyro.conf.Fixed[str]] = ""
     seconds: float = 8.0
     """for which each part is measured; the training run takes three times as long"""
+    peers: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[PYTHON ...]")] = None
+    """compare PPO on ENV with other libraries instead, found in these interpreters and this one; each is timed for so
+    many seconds a round"""
+    rounds: int = 3
+    """of the comparison"""
     json: bool = False
     """print one JSON object on one line (progress goes to standard error)"""
 
@@ -319,11 +324,20 @@ def bench(arguments: list[str]) -> int:
     run_config, options = _configured(BenchOptions, "bench", arguments)
     if not options.seconds > 0:
         raise UserError(f"--seconds must be positive, not {options.seconds:g}")
-    from pronghorn.tools import bench as tool
+    if options.rounds < 1:
+        raise UserError(f"--rounds must be positive, not {options.rounds}")
 
     def say(line: str) -> None:
         if not options.quiet:
             print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    if options.peers is not None:
+        from pronghorn.tools import rivals
+
+        compared = rivals.compare(run_config, options.peers, options.seconds, options.rounds, say)
+        print(json.dumps(compared.found) if options.json else compared.table)
+        return 0
+    from pronghorn.tools import bench as tool
 
     found = tool.measure(run_config, options.seconds, say)
     print(json.dumps(found) if options.json else tool.summary(found))
