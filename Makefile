@@ -23,8 +23,8 @@ train: $(VENV)/.installed ## train on ENV for STEPS steps; ARGS holds further op
 bench: $(VENV)/.installed ## time PPO on ENV against other libraries; ARGS holds interpreters that have them
 	$(BIN)/pronghorn bench $(ENV) --peers $(ARGS)
 
-test: $(VENV)/.installed-dev ## run the quick tests; ARGS goes to pytest
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not learning" $(ARGS)
+test: $(VENV)/.installed-dev ## run the quick tests, two at a time; ARGS goes to pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not learning" -n 2 --dist worksteal $(ARGS)
 
 learn: $(VENV)/.installed-dev ## run the slow tests, which train agents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m learning $(ARGS)

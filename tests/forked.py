@@ -4,6 +4,7 @@ them, so one begins within milliseconds."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import pty
@@ -11,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -28,21 +30,31 @@ class Command:
         output: file of what it prints.
         most_bytes: a file may have; more is refused as by a full disk.
         terminal: the name of a terminal, to which it prints instead; it leads a session there.
+        environment: variables that it has beside ours.
+        pauses_at: ``module:function`` that, once called, writes half of the file whose path it is given, if it is
+            given one, and then takes very long: ``paused`` says when.
     """
 
     def __init__(
-        self, arguments: list[str], output: Path, most_bytes: int | None = None, terminal: str | None = None
+        self,
+        arguments: list[str],
+        output: Path,
+        most_bytes: int | None = None,
+        terminal: str | None = None,
+        environment: dict[str, str] | None = None,
+        pauses_at: str | None = None,
     ) -> None:
         self.output = output
-        self._process = CONTEXT.Process(target=_run, args=(arguments, str(output), most_bytes, terminal))
+        others = (most_bytes, terminal, environment or {}, pauses_at)
+        self._process = CONTEXT.Process(target=_run, args=(arguments, str(output), *others))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
-    def signal(self, number: int) -> None:
-        """To the process group, as a terminal does."""
+    def signal(self, number: int, alone: bool = False) -> None:
+        """To the process group, as a terminal does; or to the process alone, as ``kill`` does."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            (os.kill if alone else os.killpg)(self.pid, number)
 
     def kill(self) -> None:
         """As ``kill -9`` does, and waits until it is gone."""
@@ -56,6 +68,10 @@ class Command:
         code = self._process.exitcode
         assert code is not None, f"still running after {seconds} s: {self.said()}"
         return code
+
+    def paused(self) -> bool:
+        """Whether it has come to where it pauses."""
+        return Path(f"{self.output}.paused").exists()
 
     def said(self) -> str:
         """What it has printed so far."""
@@ -122,7 +138,16 @@ def _state(pid: int) -> str:
         return ""
 
 
-def _run(arguments: list[str], output: str, most_bytes: int | None, terminal: str | None) -> None:
+def _run(
+    arguments: list[str],
+    output: str,
+    most_bytes: int | None,
+    terminal: str | None,
+    environment: dict[str, str],
+    pauses_at: str | None,
+) -> None:
+    os.environ.update(environment)
+    tempfile.tempdir = None  # to be read from the environment again
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if terminal is None:
@@ -137,9 +162,28 @@ def _run(arguments: list[str], output: str, most_bytes: int | None, terminal: st
     sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", buffering=1, closefd=False) for descriptor in (1, 2))
     if most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    if pauses_at is not None:
+        _make_pause(pauses_at, f"{output}.paused")
     from pronghorn.__main__ import main
 
     os._exit(_exit_code(main, arguments))
+
+
+def _make_pause(where: str, marker: str) -> None:
+    def pause(*arguments: object, **named: object) -> None:
+        for path in arguments:
+            if isinstance(path, Path) and not path.is_dir():
+                with path.open("w") as file:
+                    file.write("half of it")
+        with Path.open(Path(marker), "w"):
+            time.sleep(60)
+
+    module, _, names = where.partition(":")
+    *owners, name = names.split(".")
+    owner = importlib.import_module(module)
+    for part in owners:
+        owner = getattr(owner, part)
+    setattr(owner, name, pause)
 
 
 def _exit_code(main: Callable[[list[str]], int], arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,10 +69,17 @@ def is_training(run: Path) -> bool:
     return (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0
 
 
-def stop(command: Command, number: int, within: float) -> None:
-    """Signals it as a terminal does; it ends in time, with all it has started."""
+def name_of(pid: int) -> str:
+    """Of the program; empty once it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def stop(command: Command, number: int, within: float, alone: bool = False) -> None:
+    """Signals it as a terminal does, or as ``kill`` does; it ends in time, with all it has started."""
     started, begun = command.descendants(), time.monotonic()
-    command.signal(number)
+    command.signal(number, alone)
     assert command.ended() == CODES[signal.Signals(number)], command.said()
     assert time.monotonic() - begun < within
     wait_for(lambda: not alive(started), 5)
@@ -163,17 +171,72 @@ def test_a_signal_within_an_evaluation(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["eval", "RUN", "--episodes", "1000000"], ["doctor", "HalfCheetah-v5", "--seconds", "50"]],
-    ids=["eval", "doctor"],
+    ("runner", "number", "alone"), [("serial", signal.SIGTERM, True), ("async", signal.SIGINT, False)]
 )
-def test_other_commands_end_at_once(arguments, tmp_path):
-    run = tmp_path / "run"
-    if "RUN" in arguments:
-        made = ["train", *RUNNERS["pool"], *TINY, *flags(steps=100, run=run), "--quiet"]
-        assert Command(made, tmp_path / "trained.txt").ended() == 0
-    command = Command([str(run) if word == "RUN" else word for word in arguments], tmp_path / "said.txt")
-    wait_for(lambda: bool(command.descendants()))
-    time.sleep(1)
-    stop(command, signal.SIGTERM, within=20)
+@pytest.mark.timeout(400)
+def test_a_signal_while_the_update_is_compiled(runner, number, alone, tmp_path):
+    """In the middle of a compiler's work, which nobody but us would end where the signal is sent to us alone."""
+    run, work = tmp_path / "run", tmp_path / "work"
+    work.mkdir()
+    options = [*RUNNERS[runner], *TINY, *flags(compile="true", epochs=1, minibatches=1, run=run)]
+    places = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(work)}
+    command = Command(["train", *options], tmp_path / "said.txt", environment=places)
+    wait_for(lambda: "cc1plus" in map(name_of, command.descendants()), 250)
+    stop(command, number, within=20, alone=alone)
     assert "Traceback" not in command.said()
+    assert command.said().splitlines()[-1] == f"stopped before training went on; continue with `pronghorn resume {run}`"
+    assert list(work.glob("cc*")) == []  # the compiler has removed what it had begun
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that has ended."""
+    folder = tmp_path_factory.mktemp("trained")
+    made = ["train", *RUNNERS["serial"], *TINY, *flags(steps=100, evaluation_episodes=2, run=folder / "run"), "--quiet"]
+    command = Command(made, folder / "said.txt")
+    assert command.ended() == 0, command.said()
+    return folder / "run"
+
+
+OTHERS = {
+    "eval": (["eval", "RUN", "--episodes", "1000000"], None),
+    "eval, loading": (["eval", "RUN"], "pronghorn.checkpoint:load_latest"),
+    "plot, reading": (["plot", "RUN", "--out", "OUT.png"], "pronghorn.tools.groups:read_metrics"),
+    "plot, writing": (["plot", "RUN", "--out", "OUT.png"], "matplotlib.figure:Figure.savefig"),
+    "compare": (["compare", "RUN"], "pronghorn.tools.groups:read_metrics"),
+    "export": (["export", "RUN", "--out", "OUT.onnx"], "torch.onnx:export"),
+    "export, writing": (["export", "RUN", "--out", "OUT.onnx"], "pathlib:Path.write_bytes"),
+    "bench": (["bench", COUNTING, "--seconds", "50"], None),
+    "bench, training": (["bench", COUNTING, "--seconds", "0.5"], None),
+    "doctor": (["doctor", "HalfCheetah-v5", "--seconds", "50"], None),
+}
+"""Commands, and the function in which the signal comes; None: once it has children, if any, and a second later."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_commands_end_at_once(name, number, trained, tmp_path):
+    """They say nothing, and leave nothing: no process, no half of a file."""
+    if name.startswith("export"):
+        pytest.importorskip("onnxscript")
+    places = {"RUN": str(trained), "OUT.png": str(tmp_path / "out.png"), "OUT.onnx": str(tmp_path / "out.onnx")}
+    words, pauses_at = OTHERS[name]
+    if words[0] == "bench":
+        words = [*words, *TINY, "--layout", "serial", "--quiet"]
+    before = set(trained.rglob("*"))
+    work, said = tmp_path / "work", tmp_path / "said.txt"
+    work.mkdir()
+    arguments = [places.get(word, word) for word in words]
+    command = Command(arguments, said, environment={"TMPDIR": str(work)}, pauses_at=pauses_at)
+    if name == "bench, training":
+        wait_for(lambda: any(is_training(folder) for folder in work.glob("*/run")))
+    elif pauses_at is not None:
+        wait_for(command.paused)
+    else:
+        wait_for(lambda: words[0] == "eval" or bool(command.descendants()))
+        time.sleep(1)
+    stop(command, number, within=20, alone=number == signal.SIGTERM)
+    assert command.said() == ""
+    assert set(trained.rglob("*")) == before
+    assert set(tmp_path.iterdir()) - {Path(f"{said}.paused")} == {work, said}
+    assert list(work.glob("pronghorn*")) == []

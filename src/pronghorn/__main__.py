@@ -61,12 +61,16 @@ def _run(arguments: list[str]) -> int:
     # Before anything loads NumPy or torch: one thread, which is best for acting; the learner asks for its own number.
     for name, value in thread_budget(1).items():
         os.environ.setdefault(name, value)  # what the user has set stays
+    import atexit
+    import gc
     import traceback
 
     from pronghorn import cli
     from pronghorn.types import UserError
     from pronghorn.vec.base import EnvError
 
+    # The interpreter would look through every object of torch's and of its compiler's before it ends, for seconds.
+    atexit.register(gc.freeze)
     try:
         return cli.run(arguments[0], arguments[1:])
     except UserError as error:

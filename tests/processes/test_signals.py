@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,21 @@ def test_immediately_interrupts_and_what_fails_meanwhile_is_the_interruption():
         raise RuntimeError("compiler failed")
     with StopRequest() as stop, pytest.raises(ValueError, match="ours"), stop.immediately():
         raise ValueError("ours")
+
+
+def test_what_is_begun_meanwhile_in_our_group_is_interrupted_too():
+    def sleeping(**options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "30"], **options)
+
+    before, started = sleeping(), []
+    with StopRequest() as stop, pytest.raises(Interrupted), stop.immediately():
+        started += [sleeping(), sleeping(process_group=0)]
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert started[0].wait(10) == -signal.SIGTERM
+    for other in (before, started[1]):  # not ours to end; and one that its own means end
+        assert other.poll() is None
+        other.kill()
+        other.wait(10)
 
 
 def test_the_second_signal_ends_the_process():

@@ -212,10 +212,15 @@ def test_an_env_that_does_not_know_the_word_may_be_drawn(tmp_path):
         ("return np.zeros((40, 40 + 2 * self.at, 3), np.uint8)", r"must be of one size, not \(400, 400, 3\) and"),
     ],
 )
-def test_what_cannot_be_drawn_is_a_warning(tmp_path, capsys, render, message):
+def test_what_cannot_be_drawn_is_told(tmp_path, render, message):
     run = own_run(tmp_path, render)
     with pytest.raises(UserError, match=message):
         video.film(run)
+    assert list((run / "videos").iterdir()) == []
+
+
+def test_what_cannot_be_drawn_is_a_warning(tmp_path, capsys):
+    run = own_run(tmp_path, "raise OSError('no such\\nlibrary')")
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes", "2", "--video"]) == 0
     output = capsys.readouterr()

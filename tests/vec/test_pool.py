@@ -57,9 +57,9 @@ def test_contract(num_envs, workers, groups):
 @pytest.mark.parametrize("fault", ["raise", "kill", "hang"])
 def test_failures_are_mended(fault, phase, groups, tmp_path):
     """Every row as an integer, before and after: what failed answers with the first observation of another episode."""
-    seconds = {"construct": 10.0, "reset": 10.0, "step": 10.0} | ({phase: 0.4} if phase != "construct" else {})
-    if (fault, phase) == ("hang", "construct"):
-        seconds["construct"] = 1.5
+    seconds = {"construct": 20.0, "reset": 20.0, "step": 20.0}
+    if fault == "hang":  # short only where it is waited for: what is slow for once is no failure
+        seconds[phase] = 1.5 if phase == "construct" else 1.0
     once = tmp_path / "once"
     at = {"construct": 0, "reset": 1, "step": 3}[phase]
     faulty = functools.partial(FaultyEnv, fault, phase, at, LENGTHS, str(once))
@@ -89,7 +89,7 @@ def test_failures_are_mended(fault, phase, groups, tmp_path):
         vec.close()
     assert once.exists() and len(incidents) == 1
     at, incident = incidents[0]
-    assert at - start < 5 and (incident.env, incident.phase) == (FIRST_INDEX + 3, phase)
+    assert at - start < 10 and (incident.env, incident.phase) == (FIRST_INDEX + 3, phase)
     assert ("out of order" in incident.cause) == (fault == "raise") == ("_fail" in incident.trace)
     assert ("signal 9" in incident.cause) == (fault == "kill")
     assert ("gave no answer for" in incident.cause) == (fault == "hang")

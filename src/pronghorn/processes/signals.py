@@ -6,12 +6,17 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+MOMENT = 2.0
+"""Seconds that other programs have to end after a signal."""
+
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -31,6 +36,7 @@ class StopRequest:
         self.requested: int | None = None
         self.reason: str | None = None
         self._immediately = False
+        self._others: list[int] = []
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -61,9 +67,11 @@ class StopRequest:
 
     @contextmanager
     def immediately(self) -> Iterator[None]:
-        """Here a signal raises ``Interrupted`` at once: for long work that leaves nothing to save."""
+        """Here a signal raises ``Interrupted`` at once: for long work that leaves nothing to save. Programs
+        that libraries begin to run in it (a compiler) get the signal, too."""
         if self():
             raise Interrupted
+        self._others = _below()
         self._immediately = True
         try:
             yield
@@ -80,8 +88,41 @@ class StopRequest:
             os._exit(128 + number)
         self.requested = number
         if self._immediately:
+            _pass_on(number, [pid for pid in _below() if pid not in self._others])
             raise Interrupted
         _say(self._notice)
+
+
+def _pass_on(number: int, to: list[int]) -> None:
+    """To those of our process group: they have had what a terminal sends, but not what is sent to this process alone,
+    and nobody else would end them. They get a moment to remove what they have half written. Children of our own have
+    groups of their own."""
+    told = []
+    for pid in reversed(to):
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == os.getpgrp():
+                os.kill(pid, number)
+                told.append(pid)
+    deadline = time.monotonic() + MOMENT
+    while time.monotonic() < deadline and any(map(_runs, told)):
+        time.sleep(0.01)
+
+
+def _below() -> list[int]:
+    """Processes that this one has started, and those that they have; none where there is no /proc."""
+    found = [os.getpid()]
+    for parent in found:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found[1:]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _say(text: str) -> None:

@@ -116,9 +116,14 @@ def plot(
 
     with rc_context({"font.size": 10.5, "svg.fonttype": "none", "svg.hashsalt": "pronghorn"}):
         figure = draw(panels, x, statistic)
+        fresh = out.with_name(f".{out.name}")  # out is complete or untouched
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=160)
+            try:
+                figure.savefig(fresh, dpi=160)
+                fresh.replace(out)
+            finally:
+                fresh.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"--out {out} cannot be written: {error.strerror}") from None
     return remarks

@@ -188,7 +188,7 @@ class Film:
     """
 
     def __init__(self, part: Path, fps: float) -> None:
-        self._part, self._fps = part, fps
+        self._part, self._animation, self._fps = part, part.with_suffix(".gif"), fps
         self._encoder: Any = None
         self._shape: tuple[int, ...] = ()
         self._count = 0
@@ -210,17 +210,18 @@ class Film:
     def finish(self, name: str) -> list[Path]:
         """Writes ``name``.mp4 and ``name``.gif beside the part; the two."""
         self._encoder.close()
-        movie = self._part.with_name(f"{name}.mp4")
+        _write_gif(self._animation, self._kept, self._every / self._fps)
+        movie, animation = (self._part.with_name(f"{name}{suffix}") for suffix in (".mp4", ".gif"))
         self._part.replace(movie)
-        animation = self._part.with_name(f"{name}.gif")
-        _write_gif(animation, self._kept, self._every / self._fps)
+        self._animation.replace(animation)
         return [movie, animation]
 
     def discard(self) -> None:
         """Removes what was not finished."""
         if self._encoder is not None:
             self._encoder.close()
-        self._part.unlink(missing_ok=True)
+        for part in (self._part, self._animation):
+            part.unlink(missing_ok=True)
 
 
 def working_gl() -> str | None:
