@@ -88,8 +88,8 @@ class BenchOptions(TrainOptions):
     seconds: float = 8.0
     """for which each part is measured; the training run takes three times as long"""
     peers: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="[PYTHON ...]")] = None
-    """compare PPO on ENV with other libraries instead, found in these interpreters and this one; each is timed for so
-    many seconds a round"""
+    """compare PPO on ENV (which stands before) with other libraries instead, found in these interpreters and this one;
+    each is timed for so many seconds a round"""
     rounds: int = 3
     """of the comparison"""
     json: bool = False
