@@ -16,8 +16,12 @@ from pronghorn.runners.sync import REPORTS
 def main() -> None:
     asked = work.read()
     clock = work.Clock(asked.seconds)
-    # Reports come every thousandth of a run: with these steps, every second update.
-    steps = 2 * REPORTS * asked.batch
+    config = from_json(RunConfig, asked.config)
+    # The peers compute advantages once a batch; ours, by default, before each pass. Threads are as many as theirs.
+    config = override(config, recompute_advantages=False, threads=config.threads or 1)
+    config, _ = api.decide(override(config, steps=work.FOREVER))
+    # Reports come every thousandth of a run: with these steps after every update.
+    steps = REPORTS * asked.batch
 
     def listen(event: str, record: dict[str, Any]) -> str | None:
         if event == "report" and clock.lap(record["updates"], record["step"]):
@@ -25,18 +29,8 @@ def main() -> None:
         return None
 
     with tempfile.TemporaryDirectory() as folder:
-        config = from_json(RunConfig, asked.config)
-        config = override(
-            config,
-            run=str(Path(folder) / "run"),
-            steps=steps,
-            threads=config.threads or 1,  # as many as the others have
-            # The peers compute advantages once a batch; ours, by default, before each pass.
-            recompute_advantages=False,
-            evaluate_every=2 * steps,
-            evaluation_episodes=1,
-            checkpoint_every=2 * steps,
-        )
+        never = {"evaluate_every": 2 * steps, "evaluation_episodes": 1, "checkpoint_every": 2 * steps}
+        config = override(config, run=str(Path(folder) / "run"), steps=steps, **never)
         api.train(config, quiet=True, callbacks=[listen])
     clock.answer()
 
