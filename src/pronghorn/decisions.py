@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from pronghorn import build
 from pronghorn.config import RunConfig, override, validate
 from pronghorn.learning import compiler
@@ -23,58 +21,73 @@ THREADS_PAY_FROM = 8192
 
 
 def decided(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str]]:
+    """The config with everything chosen that was left open, and why, a line each. ``watchdog`` looks after the envs
+    that are made to look at them.
+
+    Raises:
+        EnvError, UserError: the env cannot be made, no agent fits its spaces, or what is asked for does not fit.
+    """
+    engine = native_rule(config.env) if config.vec.layout == "auto" else None
     reasons = []
-    cores = len(available_cores())
-    vec = config.vec
-    if vec.layout == "auto" and (engine := native_rule(config.env)):
-        reasons.append(f"native: {engine} steps these environments")
-        vec = dataclasses.replace(vec, layout="native")
-    config = dataclasses.replace(config, vec=vec)
+    if engine:
+        reasons = [f"native: {engine} steps these environments"]
+        config = override(config, layout="native")
     validate(config)  # an engine cannot do everything
     spec = build.env_spec(config, watchdog)
     build.agent(config, spec)  # before anything else starts: can one be made?
-    images = sees_images(spec.observation)
+    config, where = _where_envs_run(config, watchdog)
+    config, compiling = _compiling(config, spec)
+    config, threads = _learner_threads(config, spec)
+    config, needed = fitted(config, spec)
+    return config, [*reasons, *where, *build.env_options(config), *compiling, *threads, *needed]
+
+
+def _where_envs_run(config: RunConfig, watchdog: Watchdog) -> tuple[RunConfig, list[str]]:
+    cores, vec = len(available_cores()), config.vec
     if config.runner == "async":
         actors = min(config.actors or cores, vec.num_envs)
-        reasons.append(f"actors: {actors}, with {-(-vec.num_envs // actors)} environments each at most")
-        vec = dataclasses.replace(vec, workers=vec.workers or 1)
-        if vec.layout == "auto":
-            vec = dataclasses.replace(vec, layout="serial")
-        config = dataclasses.replace(config, actors=actors)
-    elif vec.layout == "auto":
+        layout = "serial" if vec.layout == "auto" else vec.layout
+        chosen = override(config, actors=actors, workers=vec.workers or 1, layout=layout)
+        return chosen, [f"actors: {actors}, with {-(-vec.num_envs // actors)} environments each at most"]
+    if vec.layout == "auto":
         most = min(cores, vec.workers or cores)
         layout, workers, reason = choose(build.one_env(config), vec.num_envs, most, vec.groups, watchdog.note)
-        reasons.append(reason)
-        vec = dataclasses.replace(vec, layout=layout, workers=workers)
-    elif vec.workers is None:
-        workers = {"serial": 1, "pool": min(cores, vec.num_envs), "native": cores}[vec.layout]
-        vec = dataclasses.replace(vec, workers=workers)
-    reasons += build.env_options(config)
-    compiled = config.compile
+        return override(config, layout=layout, workers=workers), [reason]
+    workers = {"serial": 1, "pool": min(cores, vec.num_envs), "native": cores}[vec.layout]
+    return override(config, workers=vec.workers or workers), []
+
+
+def _compiling(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
     obstacle = compiler.obstacle()
-    if compiled is None:
-        batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
-        long = batches * config.loss.epochs * config.loss.minibatches >= COMPILING_PAYS_FROM
-        unrolled = config.network.core in ("lstm", "gru") or sees_texts(spec.observation)
-        compiled = long and not images and not unrolled and not obstacle
-        against = obstacle or "the run is too short to repay it"
-        if images or unrolled:
-            against = "convolutions gain nothing from it" if images else "an LSTM or a GRU takes minutes to compile"
-        reasons.append(
-            f"update {'compiled' if compiled else 'not compiled'}: "
-            + ("the run is long enough to repay it" if compiled else against)
-        )
-    elif compiled and obstacle:
-        reasons.append(f"update not compiled: {obstacle}")
-        compiled = False
-    threads = config.threads
-    if threads is None:
-        columns = config.columns_per_update + config.replayed_columns
-        rows = config.loss.unroll_length * columns // config.loss.minibatches
-        threads = cores if images or rows >= THREADS_PAY_FROM else 1
-        reasons.append(f"learner threads: {threads}, for gradient steps of {rows:,} {'images' if images else 'rows'}")
-    config, needed = fitted(dataclasses.replace(config, vec=vec, compile=compiled, threads=threads), spec)
-    return config, [*reasons, *needed]
+    if config.compile is None:
+        against = _against_compiling(config, spec) or obstacle
+        words = f"not compiled: {against}" if against else "compiled: the run is long enough to repay it"
+        return override(config, compile=not against), [f"update {words}"]
+    if config.compile and obstacle:
+        return override(config, compile=False), [f"update not compiled: {obstacle}"]
+    return config, []
+
+
+def _against_compiling(config: RunConfig, spec: EnvSpec) -> str:
+    if sees_images(spec.observation):
+        return "convolutions gain nothing from it"
+    if config.network.core in ("lstm", "gru") or sees_texts(spec.observation):
+        return "an LSTM or a GRU takes minutes to compile"
+    batches = config.steps / (config.columns_per_update * config.loss.unroll_length)
+    if batches * config.loss.epochs * config.loss.minibatches < COMPILING_PAYS_FROM:
+        return "the run is too short to repay it"
+    return ""
+
+
+def _learner_threads(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
+    if config.threads is not None:
+        return config, []
+    images = sees_images(spec.observation)
+    columns = config.columns_per_update + config.replayed_columns
+    rows = config.loss.unroll_length * columns // config.loss.minibatches
+    threads = len(available_cores()) if images or rows >= THREADS_PAY_FROM else 1
+    kind = "images" if images else "rows"
+    return override(config, threads=threads), [f"learner threads: {threads}, for gradient steps of {rows:,} {kind}"]
 
 
 def fitted(config: RunConfig, spec: EnvSpec) -> tuple[RunConfig, list[str]]:
