@@ -88,10 +88,12 @@ def draw(found: dict[str, dict[int, list[float]]], env: str, out: Path) -> None:
     figure, panel = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
     lags: list[Any] = list(next(iter(found.values())))
     places = range(len(lags))
-    for name, by_lag in found.items():
+    for number, (name, by_lag) in enumerate(found.items()):
         low, middle, high = np.array([np.percentile(by_lag[lag], (25, 50, 75)) for lag in lags]).T
         panel.fill_between(places, low, high, color=COLOURS[name], alpha=0.15, linewidth=0)
-        panel.plot(places, middle, color=COLOURS[name], linewidth=2.0, marker="o", label=NAMES[name])
+        # The first on top, those below broader: equal lines are all seen.
+        look = {"color": COLOURS[name], "linewidth": 2.0 + 1.2 * number, "zorder": 3.0 - number / 10}
+        panel.plot(places, middle, marker="o", markersize=6.0 + 1.2 * number, label=NAMES[name], **look)
     panel.set_xticks(places, [str(lag) for lag in lags])
     panel.set_xlabel("policy lag in updates")
     panel.set_ylabel("return (mean of the last 100 episodes)")
