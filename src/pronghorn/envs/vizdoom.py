@@ -35,6 +35,7 @@ class VizdoomEnv:
     """
 
     def __init__(self, env: str, *, screen: Any = (60, 80), frame_skip: int = 4, **game_args: Any) -> None:
+        _import("vizdoom", env)
         gymnasium, self._cv2 = _import("gymnasium", env), _import("cv2", env)
         _import("vizdoom.gymnasium_wrapper", env)
         if env not in gymnasium.registry:

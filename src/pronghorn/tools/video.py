@@ -115,7 +115,6 @@ def film(
         )
 
     try:
-        target.mkdir(parents=True, exist_ok=True)
         played = api.play(config, loaded, stage, episodes, sample, MOST_SECONDS)
         ends = [f"return_{value:.6g}" for value in played.returns] + ["unfinished"] * played.capped
         names = [f"step_{loaded.step}-episode_{number}-{end}" for number, end in enumerate(ends, 1)]
@@ -304,9 +303,10 @@ def _enlarged(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _encoder(path: Path, picture: NDArray[np.uint8], fps: float) -> Any:
-    """Takes pictures like this one with ``send``, and ends the file with ``close``."""
+    """Takes pictures like this one with ``send``, and ends the file, whose directory is made, with ``close``."""
     try:
         ffmpeg = importlib.import_module("imageio_ffmpeg")
+        path.parent.mkdir(parents=True, exist_ok=True)
         height, width = picture.shape[:2]
         encoder = ffmpeg.write_frames(str(path), (width, height), fps=fps, quality=7, macro_block_size=2)
         encoder.send(None)
