@@ -82,7 +82,9 @@ def test_no_row_is_lost_or_told_twice_and_the_lag_of_every_actor_is_told_once(ba
     made = asynchronous(max_policy_lag=1000, batch_size=batch_size)
     rows, ages = [Rows() for _ in range(5)], {0: [], 1: []}
     with remote(made) as (actors, learner, weights):
-        for version in range(25):
+        for version in range(1000):
+            if version >= 25 and all(ages.values()):  # on a busy machine one actor may begin much later than the other
+                break
             batch = actors.collect()
             assert len(batch.env) == (batch_size or 5)
             for column, env in enumerate(batch.env.tolist()):
@@ -105,7 +107,9 @@ def test_a_batch_taken_ahead_is_as_old_as_it_will_be_when_it_is_learnt_from():
     rows = [Rows() for _ in range(5)]
     taken = 0
     with remote(made) as (actors, learner, weights):
-        for version in range(40):
+        for version in range(1000):
+            if taken > 5 and sum(row.ends for row in rows) > 5:
+                break
             batches = [actors.collect(), actors.ahead()]
             for until, batch in enumerate(batches):
                 if batch is None:
@@ -116,8 +120,7 @@ def test_a_batch_taken_ahead_is_as_old_as_it_will_be_when_it_is_learnt_from():
                     if not actors.metrics()["lag/dropped"]:  # until something was left out, nothing is missing
                         rows[env].add(batch, column, 7)
             time.sleep(0.02)
-            version += 1
-            publish(weights, actors, learner, version)
+            publish(weights, actors, learner, version + 1)
     assert taken > 5 and sum(row.ends for row in rows) > 5
 
 
