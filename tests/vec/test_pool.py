@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -33,11 +34,21 @@ def open_fds():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def opened():
+    """What our descriptors stand for: (number, name), where pipes and memory have names of their own."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of this look itself
+            found.add((entry.name, str(entry.readlink())))
+    return {(number, name) for number, name in found if not name.endswith("/fd")}
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
-    fds, children = open_fds(), rig.children()
+    """Whatever is open afterwards was open before, the very same; other tests' may be closed meanwhile."""
+    before, children = opened(), rig.children()
     yield
-    assert open_fds() <= fds  # fewer, where what other tests have left is closed meanwhile
+    assert opened() <= before
     assert rig.children() == children
 
 
