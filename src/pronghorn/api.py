@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pronghorn import build, checkpoint, tree
+from pronghorn import build, checkpoint
 from pronghorn.config import RunConfig, from_json, validate
 from pronghorn.decisions import acting_threads, decided, fitted
 from pronghorn.envs import own
@@ -148,10 +148,9 @@ def play(
         UserError: the checkpoint was made for other spaces or another network.
     """
     weights = LocalWeights()
-    weights.publish(tree.below(loaded.tensors, "agent"), loaded.state["run"]["learner"]["version"])
     with closing(make()) as envs:
         loaded.check_spec(envs.spec)
-        loaded.check_tensors(build.agent(config, envs.spec).state_dict(), "agent")
+        weights.publish(*loaded.agent(build.agent(config, envs.spec).state_dict()))
         torch.set_num_threads(acting_threads(config, envs.spec))
         evaluation = build.evaluator(config, envs, weights, episodes, sample).run(most_seconds=most_seconds)
     assert evaluation is not None  # nobody could ask it to stop

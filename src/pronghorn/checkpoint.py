@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
+from pronghorn import tree
 from pronghorn.types import EnvSpec, UserError
 
 FORMAT = 1
@@ -72,6 +73,12 @@ class Loaded:
                     f"checkpoint {self.path} was made for another network or optimiser than config.json has: {path} is "
                     f"{shapes[0]}, has to be {shapes[1]}"
                 )
+
+    def agent(self, wanted: dict[str, Tensor]) -> tuple[dict[str, Any], int]:
+        """(state dict, version of the weights) of its agent. Raises UserError where it is not one of ``wanted``'s names
+        and shapes."""
+        self.check_tensors(wanted, "agent")
+        return tree.below(self.tensors, "agent"), self.state["run"]["learner"]["version"]
 
 
 class _Damaged(Exception):

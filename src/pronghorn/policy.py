@@ -44,10 +44,10 @@ class Policy:
             self._shown = build.env_spec(dataclasses.replace(self.config, frame_stack=1)).observation
         loaded.check_spec(self.spec)
         agent = build.agent(self.config, self.spec)
-        loaded.check_tensors(agent.state_dict(), "agent")
+        weights, version = loaded.agent(agent.state_dict())
         self.step = loaded.step
         self.inference = Inference(agent, "sample" if sample else "mode")
-        self.inference.load(tree.below(loaded.tensors, "agent"), loaded.state["run"]["learner"]["version"])
+        self.inference.load(weights, version)
         self._rng = generator(self.config.seed, Domain.EVALUATION_NOISE, 0)
         self.reset()
 
